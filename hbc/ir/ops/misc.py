@@ -1,0 +1,102 @@
+"""Batch norm, look-up tables, and calls of ops that only the CPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..core import Op, Value
+from ..define import attr, define_op, operand
+from ..semantics import Semantics
+from ..types import DType, TensorType
+
+
+@define_op("batch_norm")
+class BatchNorm(Op):
+    """x · multiplier + offset per channel (axis 1): the importer folds ONNX's five parameters into these two f32 constants.
+
+    (C1) `multiplier` and `offset` have one entry per channel.
+    """
+
+    x: Value = operand()
+    multiplier: Value = operand()
+    offset: Value = operand()
+    clip: tuple[float, float] = attr(default=(-np.inf, np.inf))
+
+    def infer(self) -> Sequence[TensorType]:
+        return [self.x.type]
+
+    def verify(self) -> None:
+        want = (self.x.type.shape[1],)
+        self.require(self.multiplier.type.shape == want and self.offset.type.shape == want, "C1", f"x is {self.x.type.shape}")
+
+    def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
+        x, multiplier, offset = operands
+        assert x is not None
+        assert multiplier is not None
+        assert offset is not None
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        y = x.astype(np.float64) * multiplier.astype(np.float64).reshape(shape) + offset.astype(np.float64).reshape(shape)
+        return [np.clip(y, *self.clip).astype(np.float32)]
+
+
+@define_op("lut")
+class Lut(Op):
+    """table[x + 128] (NUMERICS D7).
+
+    (C1) x is i8, the table has 256 entries of the result's dtype.
+    """
+
+    x: Value = operand()
+    table: Value = operand()
+
+    def infer(self) -> Sequence[TensorType]:
+        return [TensorType(self.x.type.shape, self.table.type.dtype)]
+
+    def verify(self) -> None:
+        ok = self.x.type.dtype is DType.I8 and self.table.type.shape == (256,) and self.table.type.dtype is self.out.type.dtype
+        self.require(ok, "C1", f"{self.x.type} by {self.table.type} to {self.out.type}")
+
+    def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
+        x, table = operands
+        assert x is not None
+        assert table is not None
+        return [table[x.astype(np.int64) + 128]]
+
+
+@define_op("segment_lut")
+class SegmentLut(Op):
+    """An i16 function by segments of 64 entries with linear interpolation (NUMERICS D8); see isa.SegmentLut.
+
+    (C1) x is i16.
+    """
+
+    x: Value = operand()
+    segments: Value = operand()
+    table: Value = operand()
+
+    def infer(self) -> Sequence[TensorType]:
+        return [TensorType(self.x.type.shape, DType.I16)]
+
+    def verify(self) -> None:
+        self.require(self.x.type.dtype is DType.I16, "C1", f"x is {self.x.type.dtype.text}")
+
+
+@define_op("call")
+class Call(Op):
+    """An ONNX node that has no class here: it runs on the CPU, by ONNX Runtime.
+
+    `node` is the serialised NodeProto (base64, with attributes and with empty names for missing optional inputs); `opset` the
+    version of its domain in the source model. Operands are the node's inputs that are not missing, in order.
+    """
+
+    xs: tuple[Value, ...] = operand(variadic=True)
+    op_type: str = attr()
+    domain: str = attr(default="")
+    opset: int = attr()
+    node_proto: str = attr()
+
+    def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
+        msg = f"{self.op_type} ({self.node!r}) runs on the CPU only; the interpreter was given no CPU engine"
+        raise LookupError(msg)
