@@ -7,7 +7,6 @@ from typing import ClassVar, Protocol
 
 from hbc.diagnostics import Rejection
 from hbc.ir.core import Module, Op
-from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
 
 
@@ -23,8 +22,8 @@ class Target(Protocol):
         """Why `op` may not run on the BPU, or None where it may."""
         ...
 
-    def lower(self, op: Op, rw: Rewriter) -> bool:
-        """Replace `op` by `bpu.*` ops; False where the op is not the BPU's to lower."""
+    def lower(self, module: Module) -> int:
+        """Replace every op placed on the BPU or the host by `bpu.*` ops; returns how many."""
         ...
 
 

@@ -1,0 +1,77 @@
+"""The marches, as data. Each number carries its source; limits of op shapes are the vendor's published operator constraints.
+
+Sources: [hw] product pages of the boards, [ops] operator constraint tables of the public manuals (J6/S100 for nash, J5/X5 for
+bayes, X3 for bernoulli2), [num] `docs/numerics.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hbc.ir.semantics import MARCHES as NAMES
+from hbc.ir.types import DType
+
+
+@dataclass(frozen=True)
+class MarchSpec:
+    """One BPU generation: what it computes with and how large its ops may be."""
+
+    name: str
+    boards: str
+    cores: int  # [hw]
+    tops: float  # peak int8 TOPS of the chip [hw]
+    activations: tuple[DType, ...]  # [ops]
+    weights: tuple[DType, ...]  # [ops]
+    max_kernel: int  # conv, per axis [ops]
+    max_conv_stride: int  # [ops]
+    max_dilation: int  # [ops]
+    max_conv_channels: int  # input channels per group [ops]
+    max_kernel_volume: int  # KH·KW·C [ops]
+    max_conv_pad: int  # [ops]
+    max_transpose_kernel: int  # [ops]
+    max_transpose_stride: int  # [ops]
+    max_transpose_channels: int  # [ops]
+    max_pool_kernel: int  # [ops]
+    max_avg_kernel: int  # [ops]
+    max_pool_stride: int  # [ops]
+    max_global_pool: int  # H·W of a global average [ops]
+    max_size: int  # H, W, C of a feature map [ops]
+    max_linear: int  # rows and columns of linear and matmul [ops]
+    max_concat: int  # operands of a concat [ops]
+    has_linear: bool = True
+    has_sub: bool = True
+
+
+_BAYES = {
+    "activations": (DType.I8, DType.I16), "weights": (DType.I8,),
+    "max_kernel": 32, "max_conv_stride": 256, "max_dilation": 16, "max_conv_channels": 8192, "max_kernel_volume": 65535,
+    "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
+    "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65536, "max_size": 65536,
+    "max_linear": 8192, "max_concat": 1024,
+}  # fmt: skip
+_NASH = {
+    "activations": (DType.I8, DType.I16), "weights": (DType.I8, DType.I16),
+    "max_kernel": 31, "max_conv_stride": 256, "max_dilation": 18, "max_conv_channels": 8192, "max_kernel_volume": 65536,
+    "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
+    "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65535, "max_size": 65536,
+    "max_linear": 8192, "max_concat": 1024,
+}  # fmt: skip
+
+MARCHES: dict[str, MarchSpec] = {
+    m.name: m
+    for m in (
+        MarchSpec(
+            "bernoulli2", "RDK X3, J3", cores=2, tops=5, activations=(DType.I8,), weights=(DType.I8,),
+            max_kernel=7, max_conv_stride=256, max_dilation=16, max_conv_channels=2048, max_kernel_volume=32768, max_conv_pad=256,
+            max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
+            max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192, max_size=65536,
+            max_linear=2048, max_concat=1024, has_sub=False,
+        ),
+        MarchSpec("bayes", "J5, RDK Ultra", cores=2, tops=128, **_BAYES),  # type: ignore[arg-type]
+        MarchSpec("bayes-e", "RDK X5", cores=1, tops=10, **_BAYES),  # type: ignore[arg-type]
+        MarchSpec("nash-e", "J6E, RDK S100", cores=1, tops=80, **_NASH),  # type: ignore[arg-type]
+        MarchSpec("nash-m", "J6M, RDK S100P", cores=1, tops=128, **_NASH),  # type: ignore[arg-type]
+        MarchSpec("nash-p", "J6P, RDK S600", cores=4, tops=560, **_NASH),  # type: ignore[arg-type]
+    )
+}  # fmt: skip
+assert tuple(MARCHES) == NAMES

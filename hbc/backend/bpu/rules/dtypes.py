@@ -1,0 +1,63 @@
+"""Which integers an op may take."""
+
+from __future__ import annotations
+
+from hbc.diagnostics import Rejection
+from hbc.ir import ops
+from hbc.ir.core import Op
+from hbc.ir.types import DType
+
+from ..march import MarchSpec
+from .registry import legal, reject
+
+ACTIVATIONS = (
+    ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul, ops.Maximum, ops.Minimum,
+    ops.Clip, ops.Requantize, ops.MaxPool, ops.AvgPool, ops.Reduce, ops.Lut, ops.SegmentLut, ops.ResizeLinear, ops.Move, ops.Concat,
+)  # fmt: skip
+WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
+
+
+def _narrow(dtypes: tuple[DType, ...]) -> str:
+    return " or ".join(d.text for d in dtypes)
+
+
+@legal(*ACTIVATIONS)
+def activation_dtype(op: Op, march: MarchSpec) -> Rejection | None:
+    """Activations on {march.name} are of its integer types."""
+    for value in op.operands:
+        if value is None or value.defined_by(ops.Const) or value.type.dtype is DType.I32:
+            continue
+        if value.type.dtype not in march.activations:
+            hint = f"quantise {value.name or 'it'} to {_narrow(march.activations)}"
+            return reject(f"Here {value.name or 'an operand'!r} is {value.type.dtype.text}, not {_narrow(march.activations)}.", hint)
+    return None
+
+
+@legal(*WEIGHTED)
+def weight_dtype(op: Op, march: MarchSpec) -> Rejection | None:
+    """Weights on {march.name} are of its weight types, and never i16 beside i16 activations."""
+    weight, x = op.operands[1], op.operands[0]
+    assert weight is not None
+    assert x is not None
+    if weight.type.dtype is DType.I16 and x.type.dtype is DType.I16:
+        return reject("Here both are i16.", "make one of them int8")
+    if weight.type.dtype not in march.weights and weight.type.dtype is not DType.U8:
+        return reject(f"Here weights are {weight.type.dtype.text}.", "quantise weights to int8")
+    return None
+
+
+@legal(ops.Matmul)
+def matmul_dtypes(op: ops.Matmul, march: MarchSpec) -> Rejection | None:
+    """A matmul takes at most one i16 operand."""
+    if op.lhs.type.dtype is op.rhs.type.dtype is DType.I16:
+        return reject("Here both are i16.", "make one of them int8")
+    return None
+
+
+@legal(ops.ResizeLinear)
+def resize_dtype(op: ops.ResizeLinear, march: MarchSpec) -> Rejection | None:
+    """A bilinear resize takes i8."""
+    return reject(f"Here it is {op.x.type.dtype.text}.", "quantise its operand to int8") if op.x.type.dtype is not DType.I8 else None
+
+
+RULES = (activation_dtype, weight_dtype, matmul_dtypes, resize_dtype)

@@ -1,0 +1,85 @@
+"""A model run whole by ONNX Runtime, with a look at the tensors inside: what `hbc check` compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hbc.diagnostics import HbcError, error
+
+Array = npt.NDArray[Any]
+TOO_LARGE = (1 << 31) - 1  # bytes: where protobuf ends, so that the model can only be run from its own file
+
+
+class ProbeError(HbcError):
+    """ONNX Runtime is missing, or does not run this model."""
+
+
+class Probe:
+    """ONNX Runtime on one model: with its optimiser or without, as it is or with inner tensors as further outputs.
+
+    Raises ProbeError where ONNX Runtime is not installed or does not take the model.
+    """
+
+    def __init__(self, model: Path, *, optimised: bool, threads: int = 1, expose: Iterable[str] = ()) -> None:
+        runtime = _onnxruntime()
+        options = runtime.SessionOptions()
+        level = runtime.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4  # what matters comes back as an exception
+        names = list(expose)
+        source: str | bytes = exposing(model, names) if names else str(model)
+        self.model = model
+        try:
+            self.session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as err:  # ONNX Runtime's exceptions have no common base of their own
+            raise _refused("ONNX Runtime does not take this model", model, err) from err
+        self.outputs = [o.name for o in self.session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs by name; the exposed tensors are among them. Raises ProbeError where ONNX Runtime fails."""
+        try:
+            results = self.session.run(None, dict(inputs))
+        except Exception as err:  # as above
+            raise _refused("ONNX Runtime could not run this model", self.model, err) from err
+        return {n: y for n, y in zip(self.outputs, results, strict=True) if isinstance(y, np.ndarray)}
+
+
+def inner_tensors(model: Path) -> list[str]:
+    """The names of everything that the model's nodes compute, outputs among them, in order."""
+    import onnx
+
+    graph = onnx.load(str(model), load_external_data=False).graph
+    return [o for node in graph.node for o in node.output if o]
+
+
+def exposing(model: Path, names: Iterable[str]) -> bytes:
+    """The model's bytes with `names` as further outputs; ProbeError where it is too large to be changed in memory."""
+    import onnx
+
+    proto = onnx.load(str(model))
+    if proto.ByteSize() > TOO_LARGE:
+        why = f"a protobuf message ends at {TOO_LARGE} bytes"
+        raise error(ProbeError, "the model is too large to look inside", where=str(model), why=why, hint="--no-tensors")
+    have = {o.name for o in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
+    return proto.SerializeToString()
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as err:
+        raise error(ProbeError, "ONNX Runtime is not installed", why="check compares with it", hint="pip install hbc[cpu]") from err
+    return onnxruntime
+
+
+def _refused(what: str, model: Path, err: Exception) -> ProbeError:
+    why = " ".join(str(err).split())[:400]
+    hint = "check needs a model that ONNX Runtime runs; compile and run don't"
+    return error(ProbeError, what, where=str(model), why=why, hint=hint)

@@ -1,0 +1,268 @@
+"""A program against ONNX Runtime: output by output, and inside, tensor by tensor, to name where they part most."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hbc_runtime import Session
+from hbc_runtime.program import BpuSegment, Model, Program, Tensor, TensorInfo
+from hbc_runtime.types import DType, Quant
+
+from .analysis import instructions
+from .backend.cpu.probe import Probe, inner_tensors
+from .samples import Sample
+
+Array = npt.NDArray[Any]
+TOLERANCE = 0.999  # of cosine similarity
+HALVES = {DType.U8: 128, DType.U16: 32768}  # how far a zero point lies above the one after the sign is flipped
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one array is from another.
+
+    `equal`: the share of elements that are exactly equal. `max_abs`: the largest difference; `max_quanta`: the same in
+    quantisation steps, where there is one. `cosine`: of the two as vectors. `argmax`: the share of positions at which
+    both have their largest class at the same index, where there is an axis of classes.
+    """
+
+    equal: float
+    max_abs: float
+    max_quanta: float | None
+    cosine: float
+    argmax: float | None
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output over all samples: the worst of each figure (of `equal` and `argmax`, the mean).
+
+    `ort_cosine` is ONNX Runtime's optimised run against its unoptimised one, in the sample where they part most.
+    """
+
+    name: str
+    difference: Difference
+    ort_cosine: float | None
+    passed: bool
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """One tensor inside, on the first sample, and the nodes that make it."""
+
+    name: str
+    nodes: tuple[str, ...]
+    op: str
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The verdict, the outputs, and the inner tensors in the order in which they are computed."""
+
+    samples: int
+    tolerance: float
+    outputs: tuple[OutputResult, ...]
+    tensors: tuple[TensorResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True where every output is within tolerance on every sample."""
+        return all(o.passed for o in self.outputs)
+
+    @property
+    def worst(self) -> TensorResult | None:
+        """The inner tensor that is farthest off, by cosine."""
+        return min(self.tensors, key=lambda t: t.difference.cosine, default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        worst = None if self.worst is None else dataclasses.asdict(self.worst)
+        return _finite({"passed": self.passed, **dataclasses.asdict(self), "worst": worst})
+
+
+def check_program(
+    program: Program,
+    model: Path,
+    samples: Sequence[Sample],
+    *,
+    tolerance: float = TOLERANCE,
+    threads: int = 1,
+    look_inside: bool = True,
+) -> CheckResult:
+    """Run `program` and ONNX Runtime on `samples` and compare.
+
+    An output passes where in every sample its cosine to ONNX Runtime's unoptimised run is at least `tolerance`, or at
+    least that of ONNX Runtime's own optimised run. Raises ProbeError, HbmError.
+    """
+    plain, optimised = (Probe(model, optimised=o, threads=threads) for o in (False, True))
+    with Session(program, threads=threads) as session:
+        runs = [(session.run(s), plain.run(s), optimised.run(s)) for s in samples]
+        model_ = session.model
+    outputs = tuple(_output(model_, info, runs, tolerance) for info in model_.outputs)
+    tensors = _inner(program, model, samples[0], threads) if look_inside else ()
+    return CheckResult(len(samples), tolerance, outputs, tensors)
+
+
+def difference(got: Array, want: Array, *, quantum: float | None = None) -> Difference:
+    """How far `got` is from `want`, two arrays of one shape. NaN equals NaN."""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):  # inf − inf
+        apart = np.where(same, 0.0, np.abs(a - b))
+    largest = math.inf if np.isnan(apart).any() else float(apart.max(initial=0.0))
+    return Difference(
+        equal=float(same.mean()) if same.size else 1.0,
+        max_abs=largest,
+        max_quanta=None if quantum is None else largest / quantum,
+        cosine=1.0 if same.all() else cosine(a, b),
+        argmax=_argmax_agreement(a, b),
+    )
+
+
+def cosine(a: Array, b: Array) -> float:
+    """The cosine of the angle between two arrays as float64 vectors: 0 where one of them is 0 or not finite.
+
+    Two single numbers have no angle worth the name: for them it is 1 − |a − b| / max(|a|, |b|).
+    """
+    x, y = a.ravel(), b.ravel()
+    if x.size == 1:
+        largest = float(max(abs(x[0]), abs(y[0])))
+        return 1.0 - float(abs(x[0] - y[0])) / largest if math.isfinite(largest) and largest > 0 else 0.0
+    x, y = (v / (np.abs(v).max(initial=0.0) or 1.0) for v in (x, y))  # so that squares neither overflow nor vanish
+    length = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / length if math.isfinite(length) and length > 0 else 0.0
+
+
+def _argmax_agreement(a: Array, b: Array) -> float | None:
+    axis = 1 if a.ndim in {4, 5} else a.ndim - 1  # channels of an image, or the last axis of a list of scores
+    if a.ndim < 2 or a.shape[axis] < 2 or not a.size:
+        return None
+    return float((a.argmax(axis) == b.argmax(axis)).mean())
+
+
+# ---- outputs
+
+Run = tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, Array]]  # ours, ONNX Runtime's plain and optimised
+
+
+def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: float) -> OutputResult:
+    quantum = _quantum(model, info)
+    rows, passed, theirs = [], True, []
+    for ours, plain, optimised in runs:
+        want = plain[info.name]
+        row = difference(ours[info.name].reshape(want.shape), want, quantum=quantum)
+        own = difference(optimised[info.name], want).cosine
+        passed &= row.cosine >= min(tolerance, own)
+        rows.append(row)
+        theirs.append(own)
+    return OutputResult(info.name, _worst(rows), min(theirs, default=None), passed)
+
+
+def _worst(rows: Sequence[Difference]) -> Difference:
+    quanta = [r.max_quanta for r in rows if r.max_quanta is not None]
+    classes = [r.argmax for r in rows if r.argmax is not None]
+    return Difference(
+        equal=float(np.mean([r.equal for r in rows])),
+        max_abs=max(r.max_abs for r in rows),
+        max_quanta=max(quanta, default=None),
+        cosine=min(r.cosine for r in rows),
+        argmax=float(np.mean(classes)) if classes else None,
+    )
+
+
+def _quantum(model: Model, info: TensorInfo) -> float | None:
+    """The step of an output in its own unit: 1 for integers, the scale of what a float output is dequantised from."""
+    if not info.dtype.is_float:
+        return 1.0
+    makers = {o: op for op in instructions(model) for o in op.outputs}
+    at = info.tensor
+    while (op := makers.get(at)) is not None and len(op.inputs) == 1 and model.tensors[at].quant is None:
+        at = op.inputs[0]
+    tensor = model.tensors[at]
+    if tensor.quant is None or tensor.dtype is DType.I32:  # an accumulator's step is far below the model's own
+        return None
+    return max(tensor.quant.scale)
+
+
+# ---- inside
+
+
+def _inner(program: Program, model: Path, sample: Sample, threads: int) -> tuple[TensorResult, ...]:
+    """The tensors that both sides know by name, on one sample, in running order."""
+    with Session(program, engine="reference") as session:
+        ours = session.intermediates(sample)
+        tensors = session.model.tensors
+        makers = _makers(session.model)
+    shared = set(ours) & set(inner_tensors(model))
+    theirs = Probe(model, optimised=False, threads=threads, expose=sorted(shared)).run(sample)
+    results = []
+    for index, (nodes, op) in makers.items():
+        name = tensors[index].name
+        if name in shared and name in theirs:
+            row = compare_tensor(ours[name], tensors[index], theirs[name])
+            if row is not None:
+                shared.discard(name)
+                results.append(TensorResult(name, nodes, op, row))
+    return tuple(results)
+
+
+def _makers(model: Model) -> dict[int, tuple[tuple[str, ...], str]]:
+    """What makes each tensor, in running order: source nodes and the instruction."""
+    makers: dict[int, tuple[tuple[str, ...], str]] = {}
+    for segment in model.segments:
+        if isinstance(segment, BpuSegment):
+            for op in segment.instructions:
+                makers.update(dict.fromkeys(op.outputs, (op.loc, op.opcode.name.lower())))
+        else:
+            makers.update(dict.fromkeys(segment.outputs, (segment.loc, "cpu")))
+    return makers
+
+
+def compare_tensor(ours: Array, tensor: Tensor, theirs: Array) -> Difference | None:
+    """Our integers (in the program's layout) against ONNX Runtime's tensor of the same name (in the model's), as reals.
+
+    None where the shapes are not the same up to layout, or integers on both sides have a scale per channel. Where both
+    orders of axes fit, the closer one is meant.
+    """
+    if theirs.dtype.kind != "f" and tensor.quant is not None and tensor.quant.axis is not None:
+        return None
+    a, b = to_reals(ours, tensor.quant), to_reals(theirs, _as_stored(tensor, theirs))
+    quantum = None if tensor.quant is None else max(tensor.quant.scale)
+    views = [a] if a.ndim != 4 else [a, a.transpose(0, 3, 1, 2)]  # NHWC inside, NCHW in the model
+    rows = [difference(v, b, quantum=quantum) for v in views if v.shape == b.shape]
+    return max(rows, key=lambda r: (r.cosine, r.equal), default=None)
+
+
+def to_reals(q: Array, quant: Quant | None) -> Array:
+    """`scale · (q − zero_point)` in float64; plain numbers stay as they are."""
+    if quant is None:
+        return q.astype(np.float64)
+    shape = [-1 if i == quant.axis else 1 for i in range(q.ndim)]
+    scale, zero_point = (np.asarray(v, np.float64).reshape(shape) for v in (quant.scale, quant.zero_point))
+    return np.asarray(scale * (q.astype(np.float64) - zero_point))
+
+
+def _as_stored(tensor: Tensor, theirs: Array) -> Quant | None:
+    """How ONNX Runtime's integers stand for reals: by our scales, the zero point moved back where we flip the sign."""
+    if theirs.dtype.kind == "f" or tensor.quant is None:
+        return None
+    move = HALVES.get(DType.of(theirs.dtype), 0) - HALVES.get(tensor.dtype, 0)
+    return Quant(tensor.quant.scale, tuple(z + move for z in tensor.quant.zero_point), tensor.quant.axis)
+
+
+def _finite(value: Any) -> Any:
+    """The value with what JSON has no number for (inf, NaN) as text."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

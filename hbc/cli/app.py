@@ -1,0 +1,190 @@
+"""`hbc`: the verbs, and what becomes of whatever they raise."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from hbc.diagnostics import Diagnostic, HbcError, OptionError, PassError, from_text
+
+from .console import Screen, Verbosity
+
+DONE, CANNOT, USAGE, DIFFERENT, BUG, INTERRUPTED, TERMINATED, PIPE_CLOSED = 0, 1, 2, 3, 70, 130, 143, 141
+
+# One line per verb here, so that `hbc --help` need not load what the verbs load.
+VERBS = {
+    "compile": "Compile an ONNX model into a .hbm program.",
+    "run": "Run a .hbm program on arrays.",
+    "check": "Compile and run a model, and compare with ONNX Runtime.",
+    "inspect": "Show what is in a .hbm program.",
+    "opt": "Run single passes or stages on .hbir text or a model.",
+    "ops": "List the ops and what the compiler can do with each.",
+    "passes": "List the stages and passes of a march.",
+}
+
+
+class Verbs(click.Group):
+    """Loads a verb's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order in which one meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of this name, or None."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"hbc.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs' lines, without loading the verbs."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The named verb; a usage error that offers the nearest one otherwise."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from hbc.options import pick
+
+            try:
+                pick("command", args[0], VERBS)
+            except OptionError as err:
+                ctx.fail(f"{err.diagnostic.title}; {err.diagnostic.hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from hbc_runtime.version import __version__
+
+        click.echo(f"hbc {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def cli() -> None:
+    """Compile quantised ONNX models for the Horizon BPU, and run them bit for bit.
+
+    \b
+    Start with:   hbc compile model.onnx --march nash -o model.hbm
+                  hbc check model.onnx --march nash
+                  hbc run model.hbm --random 0
+
+    Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check found
+    a difference, 70 a bug in hbc.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command with `args` (or the process's own) and return its exit status."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    verbosity = Verbosity()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name that isn't text must not end the run
+    _end_on_terminate()
+    try:
+        status = _guarded(arguments, verbosity)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
+        _silence_stdout()
+        return PIPE_CLOSED
+    return status
+
+
+def _guarded(arguments: list[str], verbosity: Verbosity) -> int:
+    try:
+        returned = cli.main(arguments, prog_name="hbc", standalone_mode=False, obj=verbosity)
+    except click.ClickException as err:
+        err.show()
+        return err.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        Screen(verbosity).error("interrupted", "hbc:")
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as err:  # noqa: BLE001 - the last resort: whatever is left is named, and nothing is swallowed
+        return _failed(err, arguments, verbosity)
+    return returned if isinstance(returned, int) else DONE
+
+
+def _failed(err: Exception, arguments: list[str], verbosity: Verbosity) -> int:
+    if os.environ.get("HBC_DEBUG"):
+        traceback.print_exception(err)
+    screen = Screen(verbosity)
+    if isinstance(err, PassError) and err.is_bug:
+        screen.diagnostic(err.diagnostic)
+        _ask_to_report(screen, err.reproducer or str(_write_crash(err, arguments)))
+        return BUG
+    if isinstance(err, HbcError):
+        screen.diagnostic(err.diagnostic)
+        return USAGE if isinstance(err, OptionError) else CANNOT
+    if _is_runtime_error(err):
+        screen.diagnostic(from_text(str(err)))
+        return CANNOT
+    if isinstance(err, OSError):
+        where = os.fsdecode(err.filename) if isinstance(err.filename, str | bytes) else ""
+        screen.diagnostic(Diagnostic(title=err.strerror or str(err), loc=where))
+        return CANNOT
+    if isinstance(err, MemoryError):
+        screen.diagnostic(Diagnostic(title="out of memory", why=str(err), hint="a smaller --shape, or a larger machine"))
+        return CANNOT
+    screen.error(f"{type(err).__name__}: {err}" if str(err) else type(err).__name__, "internal error:")
+    _ask_to_report(screen, str(_write_crash(err, arguments)))
+    return BUG
+
+
+def _is_runtime_error(err: Exception) -> bool:
+    errors = sys.modules.get("hbc_runtime.errors")  # where it isn't loaded, nothing can have raised one
+    return errors is not None and isinstance(err, errors.HbmError)
+
+
+def _ask_to_report(screen: Screen, folder: str) -> None:
+    screen.error(
+        f"in hbc, not in your model\n   = try:  report it, with the folder {folder!r}: it holds what is needed to see it"
+        " again\n   = note: HBC_DEBUG=1 shows the traceback",
+        "this is a bug",
+    )
+
+
+def _write_crash(err: Exception, arguments: list[str]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="hbc-crash-"))
+    text = "".join(traceback.format_exception(err))
+    (folder / "traceback.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+    import shlex
+
+    line = shlex.join(["hbc", *arguments])
+    script = f"#!/bin/sh\ncd {shlex.quote(str(Path.cwd()))} && {line}\n"
+    (folder / "repro.sh").write_text(script, encoding="utf-8", errors="backslashreplace")
+    return folder
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's own flush at exit has nothing to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _end_on_terminate() -> None:
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        sys.exit(TERMINATED)  # an exception, so that files half written are removed on the way out
+
+    try:
+        signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread: whoever called keeps its own handlers
+        return

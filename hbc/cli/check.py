@@ -1,0 +1,135 @@
+"""`hbc check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from hbc.check import TOLERANCE, CheckResult, Difference, OutputResult, check_program
+from hbc.driver import compile_model
+from hbc.options import CompileOptions
+from hbc.samples import load_samples, random_samples
+from hbc_runtime import load
+from hbc_runtime.program import Program
+
+from .console import Screen
+from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
+from .render import table
+from .stages import StageLines
+
+DIFFERENT = 3
+SHOWN = 10  # inner tensors shown with --tensors, the farthest first
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("model", type=PATH)
+@model_options
+@click.option("--hbm", type=PATH, help="Check this program instead of compiling MODEL.")
+@click.option("-i", "--input", "inputs", type=PATH, help="A .npz of samples (keys NAME, in_NAME or in<i>__NAME), or a .npy.")
+@click.option("--samples", type=click.IntRange(min=1), default=None, help="How many random samples, or of the file's.  [default: 2; all]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random samples.")
+@click.option("--tolerance", type=click.FloatRange(-1, 1), default=TOLERANCE, show_default=True, help="The least cosine to ONNX Runtime's unoptimised run.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores for one run.")
+@click.option("--tensors", is_flag=True, help=f"Show the {SHOWN} inner tensors that are farthest off.")
+@click.option("--no-tensors", is_flag=True, help="Don't look inside: quicker, for large models.")
+@json_flag
+@verbosity
+def command(
+    model: Path,
+    march: str,
+    arith: str,
+    shapes: tuple[str, ...],
+    strict: bool,
+    no_cpu_fallback: bool,
+    name: str | None,
+    hbm: Path | None,
+    inputs: Path | None,
+    samples: int | None,
+    seed: int,
+    tolerance: float,
+    threads: int,
+    tensors: bool,
+    no_tensors: bool,
+    as_json: bool,
+) -> int:
+    """Compile MODEL, run it, and compare with ONNX Runtime.
+
+    An output passes where its cosine to ONNX Runtime's unoptimised run is at least the tolerance, or at least that of
+    ONNX Runtime's own optimised run. Exit status 3 where one doesn't.
+
+    \b
+    hbc check model.onnx --march nash
+    hbc check model.onnx --input samples.npz --tensors
+    """
+    if tensors and no_tensors:
+        raise click.UsageError("--tensors and --no-tensors exclude each other")
+    out = screen()
+    options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
+    program = load(hbm) if hbm is not None else _compiled(out, model, options)
+    main = program.models[0]
+    drawn = load_samples(inputs, main.inputs)[:samples] if inputs else random_samples(main, samples or 2, seed)
+    with out.working(f"comparing {len(drawn)} sample(s) with ONNX Runtime"):
+        result = check_program(
+            program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors
+        )
+    if as_json:
+        out.json({"model": str(model), "march": program.march, "arith": program.arith, **result.as_dict()})
+    else:
+        _show(out, result, tensors)
+    return 0 if result.passed else DIFFERENT
+
+
+def _compiled(out: Screen, model: Path, options: CompileOptions) -> Program:
+    with StageLines(out) as lines:
+        return compile_model(model, options, on_event=lines).program
+
+
+def _show(out: Screen, result: CheckResult, tensors: bool) -> None:
+    out.result(_outputs(result))
+    if tensors:
+        out.result(_tensors(result))
+    worst = result.worst
+    if worst is not None:
+        made = f", made by {', '.join(repr(n) for n in worst.nodes)}" if worst.nodes else ""
+        out.result(f"farthest tensor: {worst.name!r} ({worst.op}{made}): {_words(worst.difference)}")
+    verdict = "passed" if result.passed else "DIFFERENT"
+    how = f"cosine at least {result.tolerance:g}, or no farther than ONNX Runtime's optimiser moves it"
+    out.result(Text(f"{verdict}: {result.samples} sample(s), {how}", style="bold green" if result.passed else "bold red"))
+
+
+def _outputs(result: CheckResult) -> Table:
+    columns = ("output", "equal", "max diff", "in quanta", "cosine", "ORT's own", "argmax", "verdict")
+    return table(columns, (_output_cells(o) for o in result.outputs), right=columns[1:7])
+
+
+def _output_cells(o: OutputResult) -> tuple[object, ...]:
+    verdict = Text("ok", style="green") if o.passed else Text("different", style="bold red")
+    own = "" if o.ort_cosine is None else f"{o.ort_cosine:.6f}"
+    d = o.difference
+    return o.name, f"{d.equal:.2%}", f"{d.max_abs:.4g}", _quanta(d), f"{d.cosine:.6f}", own, _share(d.argmax), verdict
+
+
+def _tensors(result: CheckResult) -> Table:
+    columns = ("tensor", "made by", "as", "equal", "max diff", "in quanta", "cosine")
+    worst = sorted(result.tensors, key=lambda t: t.difference.cosine)[:SHOWN]
+    rows = (
+        (t.name, ", ".join(t.nodes), t.op, f"{t.difference.equal:.2%}", f"{t.difference.max_abs:.4g}", _quanta(t.difference), f"{t.difference.cosine:.6f}")
+        for t in worst
+    )  # fmt: skip
+    return table(columns, rows, right=columns[3:], title=f"{len(result.tensors)} inner tensors compared, sample 0")
+
+
+def _words(d: Difference) -> str:
+    quanta = f" ({_quanta(d)} quanta)" if d.max_quanta is not None else ""
+    return f"cosine {d.cosine:.6f}, {d.equal:.2%} equal, largest difference {d.max_abs:.4g}{quanta}"
+
+
+def _quanta(d: Difference) -> str:
+    return "" if d.max_quanta is None else f"{d.max_quanta:.3g}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"

@@ -1,0 +1,129 @@
+"""`hbc compile`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hbc.driver import Compiled, compile_model, lower_model
+from hbc.files import check_writable, write_atomically
+from hbc.options import CompileOptions
+from hbc.report import Report
+
+from .console import Screen, human_bytes
+from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
+from .render import nodes_table, notes_table, outputs_table, summary, warnings
+from .stages import StageLines
+
+STDOUT = Path("-")
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, help="Where to write.  [default: MODEL.hbm in this folder; - is stdout]")
+@model_options
+@click.option("--explain", is_flag=True, help="Show where each node runs and why.")
+@click.option("--emit", type=click.Choice(["hbm", "hbir"]), default="hbm", help="Write the program, or the IR's text.")
+@click.option("--stop-after", metavar="STAGE", help="With --emit hbir: the stage after which to stop; see `hbc passes`.")
+@click.option("--locs", is_flag=True, help="With --emit hbir: with source locations.")
+@json_flag
+@verbosity
+def command(
+    model: Path,
+    output: Path | None,
+    march: str,
+    arith: str,
+    shapes: tuple[str, ...],
+    strict: bool,
+    no_cpu_fallback: bool,
+    name: str | None,
+    explain: bool,
+    emit: str,
+    stop_after: str | None,
+    locs: bool,
+    as_json: bool,
+) -> None:
+    """Compile MODEL (.onnx) into a .hbm program.
+
+    \b
+    hbc compile model.onnx                            model.hbm, for nash-e
+    hbc compile model.onnx --march bayes-e --explain  and where each node runs
+    hbc compile model.onnx --emit hbir --stop-after quantize
+    """
+    options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
+    if emit == "hbir":
+        if explain or as_json:
+            raise click.UsageError("--explain and --json belong to a compiled program; leave out --emit hbir")
+        _emit_text(screen(), model, options, output, stop_after, locs)
+        return
+    if stop_after is not None or locs:
+        raise click.UsageError("--stop-after and --locs need --emit hbir")
+    _compile(screen(), model, options, output or Path(f"{model.stem}.hbm"), explain, as_json)
+
+
+def _compile(out: Screen, model: Path, options: CompileOptions, output: Path, explain: bool, as_json: bool) -> None:
+    if output == STDOUT and (explain or as_json):
+        raise click.UsageError("stdout can't hold both the program and a report; give -o FILE")
+    if output != STDOUT:
+        _guard(model, output)
+    out.story(f"hbc compile {model} for {options.march}" + (", arith onnx" if options.arith == "onnx" else ""), "bold")
+    with StageLines(out) as lines:
+        compiled = compile_model(model, options, on_event=lines)
+    size = _write(compiled, output)
+    report = compiled.report.with_file_bytes(size)
+    if as_json:
+        out.json({"output": str(output), **report.as_dict()})
+    elif explain:
+        _explain(out, report)
+    _tell(out, report, output, size)
+
+
+def _guard(model: Path, output: Path) -> None:
+    """Refuse, before the work, an output that can't be written or that is the model itself."""
+    check_writable(output)
+    if output.exists() and model.exists() and output.samefile(model):
+        raise click.UsageError(f"{output} is the model itself; give another -o")
+
+
+def _write(compiled: Compiled, output: Path) -> int:
+    if output != STDOUT:
+        return compiled.save(output)
+    data = compiled.to_bytes()
+    sys.stdout.buffer.write(data)
+    return len(data)
+
+
+def _explain(out: Screen, report: Report) -> None:
+    out.result(nodes_table(report))
+    out.result(outputs_table(report))
+    notes = notes_table(report)
+    if notes is not None:
+        out.result(notes)
+    for line in summary(report):
+        out.result(line)
+
+
+def _tell(out: Screen, report: Report, output: Path, size: int) -> None:
+    for line in summary(report):
+        out.story(f"  {line}", "dim")
+    for text in warnings(report):
+        out.warn(text)
+    out.story(f"wrote {output} ({human_bytes(size)})", "bold green")
+
+
+def _emit_text(
+    out: Screen, model: Path, options: CompileOptions, output: Path | None, stop_after: str | None, locs: bool
+) -> None:
+    from hbc.ir.printer import print_module
+
+    if output is not None and output != STDOUT:
+        _guard(model, output)
+    with StageLines(out) as lines:
+        module = lower_model(model, options, stop_after=stop_after, on_event=lines)
+    text = print_module(module, locs=locs)
+    if output is None or output == STDOUT:
+        out.raw(text)
+    else:
+        write_atomically(output, text.encode())

@@ -1,0 +1,81 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hbc.options import CompileOptions, parse_shape
+
+from .console import Screen, Verbosity
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)  # whether it exists is asked where it is read: the message there knows more
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def verbosity(function: Command) -> Command:
+    """`-q` and `-v`; the verb finds a Screen made from them in `screen()`."""
+
+    def set_quiet(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        ctx.find_root().obj.quiet |= value
+
+    def set_verbose(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        ctx.find_root().obj.verbose |= value
+
+    quiet = click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=set_quiet, help="Say errors only.")
+    verbose = click.option(
+        "-v", "--verbose", is_flag=True, expose_value=False, callback=set_verbose, help="Show stages and timings."
+    )
+    return quiet(verbose(function))
+
+
+def screen() -> Screen:
+    """The two streams, as loud as the command line asked for."""
+    found = click.get_current_context().find_root().obj
+    assert isinstance(found, Verbosity)
+    return Screen(found)
+
+
+def json_flag(function: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(function)
+
+
+def march_option(function: Command) -> Command:
+    """`--march`, with its default."""
+    text = "The chip family: bernoulli2, bayes, bayes-e, nash-e, nash-m, nash-p; nash is nash-e.  [default: nash]"
+    return click.option("--march", default="nash", metavar="M", help=text)(function)
+
+
+def model_options(function: Command) -> Command:
+    """What decides how a model is compiled: march, arithmetic, shapes, strictness."""
+    options = [
+        march_option,
+        click.option("--arith", default="bpu", metavar="A", help="bpu: the chip's arithmetic; onnx: ONNX's.  [default: bpu]"),
+        click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input that the model leaves open; repeatable."),
+        click.option("--strict", is_flag=True, help="Refuse what a real BPU would refuse: tensors with a zero point."),
+        click.option("--no-cpu-fallback", is_flag=True, help="Refuse a model of which a part would run on the CPU."),
+        click.option("--name", default=None, help="The model's name in the .hbm.  [default: the file's]"),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def compile_options(
+    march: str, arith: str, shapes: tuple[str, ...], strict: bool, no_cpu_fallback: bool, name: str | None
+) -> CompileOptions:
+    """The options of `model_options` as one checked value."""
+    return CompileOptions(
+        march=march,
+        arith=arith,
+        shapes=tuple(parse_shape(s) for s in shapes),
+        strict=strict,
+        cpu_fallback=not no_cpu_fallback,
+        name=name,
+    )

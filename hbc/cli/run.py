@@ -1,0 +1,137 @@
+"""`hbc run`."""
+
+from __future__ import annotations
+
+import io
+import time
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from hbc.diagnostics import OptionError, error, nearest
+from hbc.files import check_writable, write_atomically
+from hbc.samples import Sample, load_arrays, load_samples, random_samples
+from hbc_runtime import Session
+from hbc_runtime.program import TensorInfo
+
+from .console import Screen, human_seconds
+from .params import PATH, SETTINGS, json_flag, screen, verbosity
+from .render import shape_text, table
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("program", type=PATH)
+@click.option("-i", "--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="A .npy for input NAME, or a .npz by names; repeatable.")
+@click.option("--random", "seed", type=int, metavar="SEED", help="Draw inputs that no file gives at random.")
+@click.option("-o", "--output", type=PATH, help="Write the outputs to this .npz.")
+@click.option("--reference", is_flag=True, help="Use the NumPy reference in place of machine code: slow, the same integers.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores for one run.")
+@json_flag
+@verbosity
+def command(
+    program: Path,
+    inputs: tuple[str, ...],
+    seed: int | None,
+    output: Path | None,
+    reference: bool,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Run PROGRAM (.hbm) on arrays, and show or save its outputs.
+
+    \b
+    hbc run model.hbm --input image=x.npy -o out.npz
+    hbc run model.hbm --random 0
+    """
+    out = screen()
+    if output is not None:
+        check_writable(output)
+    begin = time.perf_counter()
+    with Session(program, threads=threads, engine="reference" if reference else "jit") as session:
+        sample = gather(out, session, inputs, seed)
+        out.story(f"  ready after {human_seconds(time.perf_counter() - begin)}")
+        begin = time.perf_counter()
+        results = session.run(sample)
+        seconds = time.perf_counter() - begin
+        infos = session.outputs
+    out.story(f"  ran in {human_seconds(seconds)}")
+    if output is not None:
+        _save(output, results)
+        out.story(f"wrote {output}", "bold green")
+    if as_json:
+        out.json({"outputs": [describe(i, results[i.name]) for i in infos], "seconds": seconds})
+        return
+    columns = ("output", "dtype", "shape", "min", "max", "mean", "first values")
+    out.result(table(columns, (_cells(i, results[i.name]) for i in infos), right=("min", "max", "mean")))
+
+
+def gather(out: Screen, session: Session, inputs: Iterable[str], seed: int | None) -> Sample:
+    """The sample that the command line describes: files, then random arrays for what they leave open."""
+    sample: Sample = {}
+    for text in inputs:
+        sample.update(_given(out, session.inputs, text))
+    missing = [i for i in session.inputs if i.name not in sample]
+    if seed is not None:
+        drawn = random_samples(session.model, 1, seed)[0]
+        sample.update({i.name: drawn[i.name] for i in missing})
+    elif missing:
+        wanted = "\n".join(f"{i.name!r}: {i.dtype.text}[{shape_text(i.shape)}]" for i in missing)
+        hint = "--input NAME=x.npy, --input x.npz, or --random 0"
+        raise error(OptionError, f"{len(missing)} input(s) have no value", why=wanted, hint=hint)
+    return sample
+
+
+def _given(out: Screen, infos: tuple[TensorInfo, ...], text: str) -> Sample:
+    """One `--input`: NAME=FILE (a name of the model's comes first, as it may itself hold `=`), or a FILE."""
+    named = next((i.name for i in infos if text.startswith(f"{i.name}=")), None)
+    if named is not None:
+        return {named: _one_array(Path(text[len(named) + 1 :]), named)}
+    name, equals, rest = text.partition("=")
+    if equals and Path(rest).exists() and not Path(text).exists():
+        known = [i.name for i in infos]
+        hint = f"{nearest(name, known)} The model takes {', '.join(map(repr, known))}".strip()
+        raise error(OptionError, f"there is no input {name!r}", hint=hint)
+    samples = load_samples(Path(text), infos)
+    if len(samples) > 1:
+        out.warn(f"{text} holds {len(samples)} samples; the first one is run")
+    return samples[0]
+
+
+def _one_array(path: Path, name: str) -> np.ndarray[Any, Any]:
+    loaded = load_arrays(path)
+    if not isinstance(loaded, dict):
+        return loaded
+    if name in loaded:
+        return loaded[name]
+    if len(loaded) == 1:
+        return next(iter(loaded.values()))
+    why = f"it has {', '.join(map(repr, loaded)) or 'none'}"
+    raise error(OptionError, f"there is no key {name!r} in this file", where=str(path), why=why)
+
+
+def describe(info: TensorInfo, y: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """An output in figures, for `--json`."""
+    finite = y[np.isfinite(y)] if y.dtype.kind == "f" else y
+    figures = {"min": finite.min().item(), "max": finite.max().item(), "mean": float(finite.mean())} if finite.size else {}
+    argmax = int(y.argmax()) if y.size else None
+    return {"name": info.name, "dtype": info.dtype.text, "shape": list(y.shape), **figures, "argmax": argmax}
+
+
+def _cells(info: TensorInfo, y: np.ndarray[Any, Any]) -> tuple[object, ...]:
+    d = describe(info, y)
+    figures = [f"{d[k]:.6g}" if k in d else "" for k in ("min", "max", "mean")]
+    first = " ".join(f"{v:.5g}" for v in y.ravel()[:4].tolist()) + (" …" if y.size > 4 else "")
+    return info.name, info.dtype.text, shape_text(y.shape), *figures, first
+
+
+def _save(path: Path, results: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez can't take every name: `file`, for one
+        for name, y in results.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, y, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())

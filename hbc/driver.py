@@ -1,0 +1,141 @@
+"""The straight line: a model file → typed IR → stages of passes → a program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hbc import frontend
+from hbc.backend.bpu.target import Target
+from hbc.diagnostics import EmitError, error
+from hbc.ir.core import Module
+from hbc.ir.location import NodeLoc
+from hbc.passes.manager import PassManager
+from hbc_runtime import hbm
+from hbc_runtime.program import Program
+
+from .files import write_atomically
+from .options import CompileOptions, pick
+from .report import Report, source_nodes
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+@dataclass(frozen=True)
+class StageBegun:
+    """A stage is about to run: `load`, one of the target's stages, or `emit`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class StageDone:
+    """A stage is over: how many passes it has, how many rewrites they made, and how long it took."""
+
+    name: str
+    passes: int
+    rewrites: int
+    seconds: float
+
+
+Event = StageBegun | StageDone
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled model: the program, the report on it, and the module that the program was emitted from."""
+
+    program: Program
+    report: Report
+    module: Module = field(repr=False, compare=False)
+
+    def to_bytes(self) -> bytes:
+        """The program as the bytes of a `.hbm` file; the same program gives the same bytes."""
+        return hbm.write(self.program)
+
+    def save(self, path: str | Path) -> int:
+        """Write the `.hbm` file and return its size. Whole or not at all: on any error an older file stays as it was."""
+        data = self.to_bytes()
+        write_atomically(Path(path), data)
+        return len(data)
+
+
+def compile_model(
+    source: str | Path | bytes | ModelProto, options: CompileOptions, *, on_event: OnEvent | None = None
+) -> Compiled:
+    """Compile `source` (a path, a file's bytes, or a ModelProto). Raises HbcError where it cannot be compiled."""
+    target = Target(options.march, options.arith)
+    module, nodes = _lowered(source, options, target, None, on_event)
+    with _stage("emit", 0, on_event):
+        program = target.emit(module)
+    report = Report.of(module, program, nodes)
+    _refuse(report, options)
+    return Compiled(program, report, module)
+
+
+def lower_model(
+    source: str | Path | bytes | ModelProto,
+    options: CompileOptions,
+    *,
+    stop_after: str | None = None,
+    on_event: OnEvent | None = None,
+) -> Module:
+    """The module after stage `stop_after` (`load` for none; by default after the last one)."""
+    target = Target(options.march, options.arith)
+    if stop_after is not None:
+        pick("stage", stop_after, ["load", *(s.name for s in target.pipeline)])
+    return _lowered(source, options, target, stop_after, on_event)[0]
+
+
+def _lowered(
+    source: str | Path | bytes | ModelProto,
+    options: CompileOptions,
+    target: Target,
+    stop_after: str | None,
+    on_event: OnEvent | None,
+) -> tuple[Module, tuple[NodeLoc, ...]]:
+    with _stage("load", 0, on_event):
+        module = frontend.load(source, options.shape_map)
+    module.march, module.arith = options.march, options.arith
+    module.name = options.name or module.name
+    nodes = source_nodes(module)
+    manager = PassManager(target)
+    for stage in () if stop_after == "load" else target.pipeline:
+        with _stage(stage.name, len(stage.passes), on_event) as done:
+            done.rewrites = manager.run(stage, module)
+        if stage.name == stop_after:
+            break
+    return module, nodes
+
+
+@dataclass
+class _Tally:
+    rewrites: int = 0
+
+
+@contextmanager
+def _stage(name: str, passes: int, on_event: OnEvent | None) -> Iterator[_Tally]:
+    tell = on_event or (lambda _event: None)
+    tell(StageBegun(name))
+    tally, start = _Tally(), time.perf_counter()
+    yield tally
+    tell(StageDone(name, passes, tally.rewrites, time.perf_counter() - start))
+
+
+def _refuse(report: Report, options: CompileOptions) -> None:
+    """EmitError for what the options rule out."""
+    if options.strict and report.affine:
+        rows = [f"{t.tensor!r}, {t.detail} (node {t.node!r})" for t in report.affine]
+        why = "the BPU multiplies integers that stand for reals without an offset:\n" + "\n".join(rows)
+        hint = "quantise activations symmetrically (i8, zero point 0), or compile without --strict"
+        raise error(EmitError, f"{len(rows)} tensor(s) have a zero point, which a real BPU would refuse", why=why, hint=hint)
+    reasons = [r for s in report.segments if s.device == "cpu" for r in s.reasons]
+    if reasons and not options.cpu_fallback:
+        hint = "change these nodes, or allow the CPU (leave out --no-cpu-fallback)"
+        raise error(EmitError, f"{len(reasons)} node(s) would run on the CPU", why="\n".join(reasons), hint=hint)

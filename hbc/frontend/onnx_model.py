@@ -1,0 +1,241 @@
+"""From bytes to a sound ONNX graph: parsed, versions known, functions inlined, names unique, nodes in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto
+
+from .problem import listing, problem, quoted
+
+OLDEST, NEWEST = 9, 23  # opsets of the ONNX domain whose operators the rules know
+STANDARD = ("", "ai.onnx.ml", "com.microsoft")  # domains that ONNX Runtime brings
+VENDOR = "horizon"
+
+_CUSTOM_HINTS = {
+    "onnx.brevitas": "export with brevitas.export.export_onnx_qcdq, which writes QuantizeLinear and DequantizeLinear",
+    "qonnx.custom_op.general": "export as QCDQ instead of QONNX (brevitas.export.export_onnx_qcdq)",
+    "com.microsoft.nchwc": "take the model from before ONNX Runtime's optimiser rewrote it for one CPU",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed model: its graph's nodes in an order in which operands come first, and where it came from."""
+
+    model: ModelProto
+    file: str
+    folder: Path | None
+    sha256: str
+    versions: Mapping[str, int]  # opset of each domain; the ONNX domain is ""
+    nodes: tuple[NodeProto, ...] = ()
+
+    @property
+    def graph(self) -> GraphProto:
+        """The main graph."""
+        return self.model.graph
+
+
+def parse(data: bytes, file: str) -> ModelProto:
+    """The message in `data`; FrontendError where it is none or holds no graph."""
+    hint = "export or download the model again"
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RecursionError, ValueError) as error:
+        why = f"{error} (the file may be cut short)"
+        raise problem("this is not a readable ONNX model", where=file, why=why, hint=hint) from error
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise problem("this is not an ONNX model", where=file, why="no graph was found in it", hint=hint)
+    return model
+
+
+def prepare(source: Source) -> Source:
+    """`source` with functions inlined and `nodes` filled in: those that outputs depend on, each after its operands."""
+    source = replace(source, versions=_versions(source), model=_inlined(source))
+    graph = source.graph
+    if graph.sparse_initializer:
+        names = listing(quoted(t.values.name) for t in graph.sparse_initializer)
+        raise problem("sparse initializers aren't taken", where=f"{source.file}: {names}", hint="store them dense")
+    if not graph.output:
+        raise problem("the graph has no output", where=source.file, hint="name at least one output when exporting")
+    _refuse_repeated_names(source)
+    ordered = _ordered(source)
+    live = tuple(_live(ordered, [o.name for o in graph.output]))
+    _refuse_unknown(source, live)
+    _check_nodes(source, live)
+    return replace(source, nodes=live)
+
+
+def domain_of(node: NodeProto) -> str:
+    """The node's domain under its short name: "" for ONNX's own."""
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def label(node: NodeProto) -> str:
+    """The user's name for a node: its own, or `OpType:first output` where it has none."""
+    return node.name or f"{node.op_type}:{next(iter(node.output), '')}"
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """The tensors a node depends on: its inputs, then what its subgraphs capture; each name may come more than once."""
+    yield from (name for name in node.input if name)
+    yield from captured(node)
+
+
+def captured(node: NodeProto) -> dict[str, None]:
+    """The outer tensors that the node's subgraphs read, each once, in order."""
+    found: dict[str, None] = {}
+    for inner in subgraphs(node):
+        own = {i.name for i in inner.input} | {t.name for t in inner.initializer} | {o for n in inner.node for o in n.output}
+        used = [name for n in inner.node for name in reads(n)] + [o.name for o in inner.output]
+        found.update(dict.fromkeys(name for name in used if name not in own))
+    return found
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among a node's attributes."""
+    for a in node.attribute:
+        if a.type == onnx.AttributeProto.GRAPH:
+            yield a.g
+        elif a.type == onnx.AttributeProto.GRAPHS:
+            yield from a.graphs
+
+
+def _versions(source: Source) -> dict[str, int]:
+    versions = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in source.model.opset_import}
+    used = {domain_of(n) for n in source.graph.node}
+    if "" not in versions and ("" in used or not versions):
+        hint = "export the model again, or set model.opset_import"
+        raise problem("the model doesn't say which opset it is written in", where=source.file, hint=hint)
+    version = versions.setdefault("", 17)
+    if not OLDEST <= version <= NEWEST:
+        why = f"hbc takes opsets {OLDEST} to {NEWEST}"
+        hint = "export with another opset_version, or onnx.version_converter.convert_version(model, 17)"
+        raise problem(f"the model is written in opset {version}", where=source.file, why=why, hint=hint)
+    return versions
+
+
+def _inlined(source: Source) -> ModelProto:
+    if not source.model.functions:
+        return source.model
+    try:
+        from onnx.inliner import inline_local_functions  # noqa: PLC0415 - few models have functions
+
+        return inline_local_functions(source.model)
+    except (RuntimeError, ValueError, TypeError, DecodeError) as error:
+        raise problem("the model's functions can't be inlined", where=source.file, why=str(error)) from error
+
+
+def _refuse_repeated_names(source: Source) -> None:
+    graph = source.graph
+    constants = {t.name for t in graph.initializer}
+    names = [i.name for i in graph.input if i.name not in constants] + [t.name for t in graph.initializer]
+    names += [o for n in graph.node for o in n.output if o]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        makers = listing(quoted(label(n)) for n in graph.node if set(n.output) & set(twice)) or "the initializers"
+        where = f"{source.file}: tensor {listing(map(quoted, twice))}"
+        raise problem("a tensor is defined twice", where=where, why=f"by {makers}", hint="give each tensor its own name")
+    twice = [name for name, count in Counter(o.name for o in graph.output).items() if count > 1]
+    if twice:
+        raise problem("two outputs have one name", where=f"{source.file}: output {listing(map(quoted, twice))}")
+
+
+def _ordered(source: Source) -> list[NodeProto]:
+    """The nodes, each after those it reads from (Kahn's algorithm, stable); FrontendError for loose ends and cycles."""
+    graph, nodes = source.graph, list(source.graph.node)
+    maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+    given = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    waits: list[int] = []
+    readers: list[list[int]] = [[] for _ in nodes]
+    for i, node in enumerate(nodes):
+        needs = set(reads(node))
+        loose = [name for name in needs if name not in maker and name not in given]
+        if loose:
+            where = f"{source.file}: node {quoted(label(node))} ({node.op_type}), input {listing(map(quoted, sorted(loose)))}"
+            raise problem("a node reads a tensor that nothing defines", where=where, hint="export the model again")
+        makers = {maker[name] for name in needs if name in maker}
+        waits.append(len(makers))
+        for m in makers:
+            readers[m].append(i)
+    missing = [o.name for o in graph.output if o.name not in maker and o.name not in given]
+    if missing:
+        where = f"{source.file}: output {listing(map(quoted, missing))}"
+        raise problem("nothing computes an output of the graph", where=where, hint="export the model again")
+    order = _settle(waits, readers)
+    if len(order) < len(nodes):
+        settled = set(order)
+        stuck = [n for i, n in enumerate(nodes) if i not in settled]
+        where = f"{source.file}: among the nodes {listing(quoted(label(n)) for n in stuck)}"
+        raise problem("the graph has a cycle", where=where, why="a node needs its own result", hint="export the model again")
+    return [nodes[i] for i in order]
+
+
+def _settle(waits: list[int], readers: Sequence[Sequence[int]]) -> list[int]:
+    from heapq import heapify, heappop, heappush  # noqa: PLC0415 - only here
+
+    ready = [i for i, n in enumerate(waits) if n == 0]
+    heapify(ready)  # the lowest index first: a sorted file keeps its order
+    order = []
+    while ready:
+        i = heappop(ready)
+        order.append(i)
+        for r in readers[i]:
+            waits[r] -= 1
+            if waits[r] == 0:
+                heappush(ready, r)
+    return order
+
+
+def _live(ordered: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
+    needed = set(outputs)
+    kept = []
+    for node in reversed(ordered):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(reads(node))
+    return kept[::-1]
+
+
+def _refuse_unknown(source: Source, nodes: Sequence[NodeProto]) -> None:
+    """One FrontendError for all nodes that neither hbc nor ONNX Runtime can run."""
+    unknown = [n for n in nodes if not _is_known(n, source.versions)]
+    if not unknown:
+        return
+    kinds = Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in unknown)
+    why = "; ".join(f"{kind} (×{count})" for kind, count in sorted(kinds.items())) + ": no such operator in hbc or ONNX Runtime"
+    hints = [_CUSTOM_HINTS[d] for d in sorted({n.domain for n in unknown}) if d in _CUSTOM_HINTS]
+    hint = "; ".join(hints) or "export without custom operators, or as model-local functions"
+    where = f"{source.file}: node {listing(quoted(label(n)) for n in unknown)}"
+    raise problem(f"{len(unknown)} nodes use operators that hbc doesn't know", where=where, why=why, hint=hint)
+
+
+def _is_known(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    domain = domain_of(node)
+    if domain == VENDOR:
+        return True  # the vendor's rules name what they don't take
+    if domain not in STANDARD:
+        return False
+    return domain == "com.microsoft" or onnx.defs.has(node.op_type, versions.get(domain, 1), domain)
+
+
+def _check_nodes(source: Source, nodes: Sequence[NodeProto]) -> None:
+    """Hold every standard node to ONNX's own schema: operand counts, attribute names and types."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = max(source.model.ir_version, 3)
+    context.opset_imports = {k: v for k, v in source.versions.items() if k in STANDARD}
+    for node in nodes:
+        if domain_of(node) not in {"", "ai.onnx.ml"}:
+            continue
+        try:
+            onnx.checker.check_node(node, context)
+        except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+            where = f"{source.file}: node {quoted(label(node))} ({node.op_type}, opset {source.versions.get(domain_of(node))})"
+            why = str(error).splitlines()[0]
+            raise problem("the node breaks its operator's definition", where=where, why=why) from error

@@ -1,0 +1,136 @@
+"""What the walk has learned so far: the graph under construction, and what every tensor name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from onnx import TensorProto
+
+from hbc.ir.builder import Builder
+from hbc.ir.core import Graph, Op, Value
+from hbc.ir.location import Loc, NodeLoc
+from hbc.ir.ops import Cast, Const
+from hbc.ir.types import DType, Quant, TensorType
+
+from .onnx_infer import Known
+from .onnx_model import Source
+from .onnx_tensors import ELEM_TYPES, LARGEST, decode
+from .problem import problem, quoted
+
+OpT = TypeVar("OpT", bound=Op)
+
+
+class Scope:
+    """Tensor names → IR values or known arrays.
+
+    Reals are float32 inside the IR. `wide` remembers which tensors the model holds as float16 or float64, so that their dtype
+    comes back at the border and in ops that ONNX Runtime runs.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.graph = Graph()
+        self.build = Builder(self.graph)
+        self.values: dict[str, Value] = {}
+        self.wide: dict[str, DType] = {}
+        self.read: set[str] = set()  # every tensor that a node or an output of the graph reads
+        self.declared: dict[str, Known] = {}  # static types that the file itself states: the last resort of inference
+        self._arrays: dict[str, np.ndarray] = {}
+        self._tensors: dict[str, TensorProto] = {}
+        self._typed: dict[tuple[str, Quant | None], Value] = {}
+
+    # -- constants
+
+    def add_initializers(self, tensors: Iterable[TensorProto]) -> None:
+        """Make `tensors` known; they are decoded when they are first used."""
+        self._tensors.update((t.name, t) for t in tensors)
+
+    def set_array(self, name: str, array: np.ndarray) -> None:
+        """Make a folded result known."""
+        self._arrays[name] = array
+
+    def array(self, name: str) -> np.ndarray | None:
+        """The tensor's values where they are known at import."""
+        if name not in self._arrays and name in self._tensors:
+            self._arrays[name] = decode(self._tensors[name], self.source.folder, self.source.file)
+        return self._arrays.get(name)
+
+    def const(self, array: np.ndarray, loc: Loc, name: str | None = None, quant: Quant | None = None) -> Value:
+        """A new constant of the graph; float16 and float64 become float32."""
+        if array.dtype in (np.float16, np.float64):
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float32)
+        type_ = TensorType(array.shape, DType.of(array.dtype), quant)
+        return self.op(Const, loc=loc, type=type_, name=name, value=array).out
+
+    def typed_const(self, name: str, quant: Quant | None, array: np.ndarray | None = None) -> Value:
+        """The known tensor `name` as a constant read by `quant`: one op per pair, however many nodes read it."""
+        key = (name, quant)
+        if key not in self._typed:
+            values = self.array(name) if array is None else array
+            assert values is not None, name
+            loc = NodeLoc(name, "Initializer", self.source.file)
+            self._typed[key] = self.const(values, loc, name, quant)
+        return self._typed[key]
+
+    # -- tensors
+
+    def alias(self, name: str, of: str) -> None:
+        """`name` is another name of the tensor `of`."""
+        array = self.array(of)
+        if array is not None:
+            self._arrays[name] = array
+        if of in self.values:
+            self.values[name] = self.values[of]
+        if of in self.wide:
+            self.wide[name] = self.wide[of]
+
+    def value(self, name: str) -> Value:
+        """The IR value of a tensor; a known array becomes a constant."""
+        if name not in self.values:
+            array = self.array(name)
+            if array is None:
+                where = f"{self.source.file}: tensor {quoted(name)}"
+                raise problem("a tensor is read before anything defines it", where=where, hint="export the model again")
+            if array.dtype in (np.float16, np.float64):
+                self.wide[name] = DType.of(array.dtype)
+            self.values[name] = self.typed_const(name, None)
+        return self.values[name]
+
+    def known(self, name: str) -> Known:
+        """What inference may know of a tensor."""
+        array = self.array(name)
+        if array is not None:
+            return Known(ELEM_TYPES[DType.of(array.dtype)], array.shape, array)
+        t = self.value(name).type
+        return Known(ELEM_TYPES[self.wide.get(name, t.dtype)], t.shape)
+
+    def onnx_value(self, name: str, loc: Loc) -> Value:
+        """The tensor as ONNX Runtime must see it: plain integers, and float16 or float64 where the model says so."""
+        value = self.value(name)
+        if name in self.wide:
+            return self.op(Cast, value, loc=loc, to=self.wide[name]).out
+        return value
+
+    # -- ops
+
+    def op(
+        self,
+        cls: type[OpT],
+        *operands: Value | None,
+        loc: Loc,
+        type: TensorType | None = None,  # noqa: A002 - the word of the IR
+        types: Sequence[TensorType] | None = None,
+        name: str | None = None,
+        **attrs: object,
+    ) -> OpT:
+        """A new op at the end of the graph. VerifyError where it breaks a constraint, ValueError where a result is too large."""
+        op = self.build.op(cls, *operands, loc=loc, type=type, types=types, name=name, **attrs)
+        op.verify()
+        for result in op.results:
+            if min(result.type.shape, default=0) < 0 or result.type.nbytes > LARGEST:
+                msg = f"a result of shape {list(result.type.shape)} ({result.type.nbytes} bytes) is beyond 2 GiB"
+                raise ValueError(msg)
+        return op

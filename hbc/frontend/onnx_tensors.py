@@ -1,0 +1,129 @@
+"""TensorProto → NumPy, with every length checked before anything is decoded, and external data kept inside its folder."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from hbc_runtime.types import DType
+
+from .problem import problem, quoted
+
+LARGEST = 1 << 31  # bytes of one tensor: a whole BPU model with all its weights stays far below
+
+DTYPES = {
+    TensorProto.INT8: DType.I8, TensorProto.UINT8: DType.U8, TensorProto.INT16: DType.I16, TensorProto.UINT16: DType.U16,
+    TensorProto.INT32: DType.I32, TensorProto.UINT32: DType.U32, TensorProto.INT64: DType.I64, TensorProto.UINT64: DType.U64,
+    TensorProto.FLOAT16: DType.F16, TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64, TensorProto.BOOL: DType.BOOL,
+}  # fmt: skip
+ELEM_TYPES = {v: k for k, v in DTYPES.items()}
+_HALF_BYTE = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}  # carried in a byte each: the values are the same
+
+# Which field holds the values of a type where `raw_data` does not (onnx.proto), and how many entries an element takes.
+_TYPED_FIELD = {
+    TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data", TensorProto.INT64: "int64_data",
+    TensorProto.UINT32: "uint64_data", TensorProto.UINT64: "uint64_data",
+}  # fmt: skip
+
+
+def dtype_name(elem_type: int) -> str:
+    """ONNX's own name of an element type: `FLOAT`, `INT4`; its number where onnx knows none."""
+    names = {v: k for k, v in TensorProto.DataType.items()}
+    return str(names.get(elem_type, f"type {elem_type}"))
+
+
+def decode(tensor: TensorProto, folder: Path | None, file: str) -> np.ndarray:
+    """The values of `tensor`: int4 as int8 (uint4 as uint8), other types as they are, read-only where NumPy can share.
+
+    FrontendError names the tensor where its type is none of `DTYPES`, a dimension is negative, its data have another length
+    than its shape says, or its external data are missing, too short or outside `folder`.
+    """
+    where = f"{file}: tensor {quoted(tensor.name)}"
+    if tensor.data_type not in DTYPES and tensor.data_type not in _HALF_BYTE:
+        hint = "convert the model to float32 or to 8 and 16 bit integers"
+        raise problem(f"element type {dtype_name(tensor.data_type)} isn't taken", where=where, hint=hint)
+    elements = _elements(tensor, where)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        tensor = _with_external_data(tensor, folder, where)
+    _check_length(tensor, elements, where)
+    try:
+        array = onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise problem("the tensor can't be decoded", where=where, why=str(error)) from error
+    return array.astype(_HALF_BYTE[tensor.data_type]) if tensor.data_type in _HALF_BYTE else array
+
+
+def _elements(tensor: TensorProto, where: str) -> int:
+    if any(d < 0 for d in tensor.dims):
+        raise problem(f"the shape {list(tensor.dims)} has a negative size", where=where, hint="export the model again")
+    elements = math.prod(tensor.dims)
+    if elements > LARGEST:
+        raise problem(f"the shape {list(tensor.dims)} is beyond 2 GiB", where=where, hint="check how the model was exported")
+    return elements
+
+
+def _nbytes(tensor: TensorProto, elements: int) -> int:
+    if tensor.data_type in _HALF_BYTE:
+        return (elements + 1) // 2
+    return elements * DTYPES[tensor.data_type].size
+
+
+def _check_length(tensor: TensorProto, elements: int, where: str) -> None:
+    if tensor.HasField("raw_data"):
+        got, want, unit = len(tensor.raw_data), _nbytes(tensor, elements), "bytes"
+    else:
+        field = _TYPED_FIELD.get(tensor.data_type, "int32_data")
+        want = (elements + 1) // 2 if tensor.data_type in _HALF_BYTE else elements
+        got, unit = len(getattr(tensor, field)), f"entries of {field}"
+    if got != want:
+        why = f"{dtype_name(tensor.data_type)}{list(tensor.dims)} takes {want} {unit}, the file holds {got}"
+        raise problem("the tensor's data don't fit its shape", where=where, why=why, hint="export or download the model again")
+
+
+def _with_external_data(tensor: TensorProto, folder: Path | None, where: str) -> TensorProto:
+    entries = {e.key: e.value for e in tensor.external_data}
+    path = _inside(entries.get("location", ""), folder, where)
+    try:
+        offset, length = int(entries.get("offset", "0")), entries.get("length")
+        size = path.stat().st_size
+        count = size - offset if length is None else int(length)
+    except (ValueError, OSError) as error:
+        raise problem("the external data entry is malformed", where=where, why=str(error)) from error
+    want = _nbytes(tensor, math.prod(tensor.dims))
+    if length is None:
+        count = min(count, want)
+    if offset < 0 or count != want or offset + count > size:
+        why = f"bytes {offset} to {offset + count} of {path.name} ({size} bytes); shape and type take {want}"
+        raise problem("the external data don't fit the tensor", where=where, why=why, hint="copy the data file again")
+    with path.open("rb") as handle:
+        handle.seek(offset)
+        data = handle.read(count)
+    inner = TensorProto()
+    inner.name, inner.data_type, inner.raw_data = tensor.name, tensor.data_type, data
+    inner.dims.extend(tensor.dims)
+    return inner
+
+
+def _inside(location: str, folder: Path | None, where: str) -> Path:
+    """The data file, which must lie in the model's folder: a model must not make hbc read files elsewhere."""
+    if folder is None:
+        hint = "give the path of the model file instead of its bytes"
+        raise problem("the weights lie in a second file", where=where, why=f"{quoted(location)}, and no folder is known", hint=hint)
+    try:
+        root = folder.resolve()
+        path = (root / location).resolve()
+        outside = not location or not path.is_relative_to(root)
+        missing = not outside and not path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise problem("the external data file has no usable name", where=where, why=f"{quoted(location)}: {error}") from error
+    if outside:
+        why = f"{quoted(location)} lies outside the model's folder"
+        raise problem("the external data file isn't read", where=where, why=why, hint="move it beside the model and save again")
+    if missing:
+        hint = f"put it beside the model, at {path.relative_to(root)}"
+        raise problem("the external data file is missing", where=where, why=f"there is no {quoted(location)}", hint=hint)
+    return path

@@ -1,0 +1,76 @@
+"""Weights: constants, dequantised constants, and fake-quantised constants, moved and scaled without losing their integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hbc.ir.builder import make_op
+from hbc.ir.core import Value
+from hbc.ir.ops import Const, Dequantize, Move, Mul, Quantize, Reshape, Transpose
+from hbc.ir.types import DType, Quant, TensorType
+
+from .onnx_node import Node
+
+
+def is_weight(value: Value) -> bool:
+    """True for a constant seen through any number of quantize and dequantize ops."""
+    op = value.op
+    while isinstance(op, (Quantize, Dequantize)):
+        op = op.x.op
+    return isinstance(op, Const)
+
+
+def reshaped(n: Node, value: Value, shape: tuple[int, ...]) -> Value:
+    """`value` under another shape; a weight stays a weight where its quantisation axis survives."""
+    return value if value.type.shape == shape else _moved(n, value, Reshape, {"shape": shape})
+
+
+def transposed(n: Node, value: Value, perm: tuple[int, ...]) -> Value:
+    """`value` with its axes permuted; a weight stays a weight."""
+    return value if perm == tuple(range(len(perm))) else _moved(n, value, Transpose, {"perm": perm})
+
+
+def scaled(n: Node, value: Value, factor: float) -> Value:
+    """value · factor: in the constant or in its scales where `value` is one, else by a mul."""
+    if factor == 1.0:
+        return value
+    op = value.op
+    if isinstance(op, Const) and value.type.dtype is DType.F32:
+        return n.const((op.value.astype(np.float64) * factor).astype(np.float32))
+    source = op.x if isinstance(op, Dequantize) else None
+    const = source.defined_by(Const) if source is not None else None
+    if const is not None and factor > 0:
+        q = const.out.type.quant
+        scales = np.asarray(q.scale, np.float32) * np.float32(factor)
+        quant = Quant(tuple(float(s) for s in scales), q.zero_point, q.axis)
+        return n.op(Dequantize, n.scope.const(const.value, const.loc, const.out.name, quant))
+    return n.op(Mul, value, n.const(np.float32(factor)))
+
+
+def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> Value:
+    """The move applied as far up as it goes: through dequantize and quantize into the constant itself."""
+    try:
+        return _pushed(n, value, cls, attrs) if is_weight(value) else n.op(cls, value, **attrs)
+    except ValueError:  # a per-channel axis is torn apart: the move must stay behind the dequantize, or drop the scales
+        return n.op(cls, value if value.type.quant is None else n.stripped(value), **attrs)
+
+
+def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> Value:
+    op = value.op
+    if isinstance(op, Dequantize):
+        return n.op(Dequantize, _pushed(n, op.x, cls, attrs))
+    if isinstance(op, Quantize):
+        quant = _image(n, value, cls, attrs).quant
+        x = _pushed(n, op.x, cls, attrs)
+        return n.op(Quantize, x, type=TensorType(x.type.shape, value.type.dtype, quant), narrow=op.narrow)
+    assert isinstance(op, Const), op
+    t = _image(n, value, cls, attrs)
+    array = op.value.reshape(t.shape) if cls is Reshape else np.ascontiguousarray(op.value.transpose(attrs["perm"]))
+    return n.scope.const(array, op.loc, op.out.name, t.quant)
+
+
+def _image(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> TensorType:
+    """The move's result type for `value`; ValueError where a per-channel axis has no image."""
+    probe = make_op(cls, [value], attrs, n.loc)
+    probe.drop_operands()
+    return probe.out.type

@@ -1,0 +1,62 @@
+"""Merges ops that compute the same thing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hbc.ir.core import Module, Op
+from hbc.ir.rewriter import Rewriter
+
+from .base import Pass, Target
+
+
+@dataclass(frozen=True)
+class CommonSubexpressions(Pass):
+    """Merge ops of one class with equal operands, attributes, result types and placement; locations fuse.
+
+        %a = clip %x {low = 0}       %a = clip %x {low = 0}
+        %b = clip %x {low = 0}   →   %c = add %a, %a
+        %c = add %a, %b
+
+    Arrays and floats are equal where their bits are: −0 and 0 stay apart, and a NaN equals itself.
+    """
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, module: Module, target: Target) -> int:
+        graph = module.graph
+        first: dict[Hashable, Op] = {}
+        copies = []
+        for op in graph.ops:  # operands are merged before their users are looked at, so one walk is enough
+            kept = first.setdefault(op_key(op), op)
+            if kept is not op:
+                rw = Rewriter(graph, op)
+                for old, new in zip(op.results, kept.results, strict=True):
+                    rw.replace(old, new)
+                copies.append(op)
+        return graph.erase(copies)
+
+
+def op_key(op: Op) -> Hashable:
+    """Equal for two ops that compute the same values in the same place."""
+    operands = tuple(None if v is None else id(v) for v in op.operands)
+    attrs = tuple(_attr_key(v) for v in op.attrs.values())
+    place = None if op.placement is None else (op.placement.device, op.placement.segment)
+    return type(op), operands, attrs, tuple(r.type for r in op.results), place
+
+
+def _attr_key(value: object) -> Hashable:
+    if isinstance(value, np.ndarray):
+        digest = hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, digest_size=16)
+        return value.dtype.str, value.shape, digest.digest()
+    if isinstance(value, tuple):
+        return tuple(_attr_key(v) for v in value)
+    if isinstance(value, float):
+        return value.hex()
+    assert isinstance(value, (int, str)), value
+    return value

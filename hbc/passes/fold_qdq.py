@@ -1,0 +1,161 @@
+"""Fold dequantize → op → quantize into the op on integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hbc.ir import ops
+from hbc.ir.core import Module, Op, Value
+from hbc.ir.rewriter import Rewriter
+from hbc.ir.semantics import Semantics
+from hbc.ir.types import DType, Quant, TensorType
+
+from .base import Pass, Target
+from .matching import activation_behind, const_value, integers_behind, real_constant, weight_behind
+
+Operands = list[Value | None]
+
+
+@dataclass(frozen=True)
+class FoldQdq(Pass):
+    """Quantised types take the place of the quantize and dequantize nodes around arithmetic.
+
+        %a = dequantize %x
+        %w = dequantize %k                        %y = conv2d %x, %k, %b : tensor<…xi8, q<0.05>>
+        %c = conv2d %a, %w, %b                →
+        %y = quantize %c
+
+    The real-valued op stays where somebody else reads it; `dce` drops it otherwise. A bias stays what it is (real values, or
+    i32 with its scale); constants of elementwise ops that are not quantised become i16.
+    """
+
+    name: ClassVar[str] = "fold-qdq"
+    changes_numerics: ClassVar[bool] = True  # from reals to integers: this is where the arithmetic begins
+
+    def run(self, module: Module, target: Target) -> int:
+        changes = 0
+        for op in module.graph.walk(ops.Quantize):
+            rw = Rewriter(module.graph, op)
+            folded = fold(rw, op, target.semantics)
+            if folded is not None:
+                rw.replace(op, folded, *([op.x.op] if op.x.op else []))
+                changes += rw.changes
+        return changes
+
+
+def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
+    """The integer op that gives `quantize`'s result, or None where its operands are not all quantised."""
+    op, t = quantize.x.op, quantize.out.type
+    if op is None or t.quant is None or not t.quant.is_per_tensor:
+        return None
+    rule = next((r for cls, r in RULES if isinstance(op, cls)), None)
+    if rule is None or (t.dtype not in {DType.I8, DType.I16} and not (t.dtype is DType.I32 and isinstance(op, WEIGHTED))):
+        return None
+    operands = rule(rw, op, sem)
+    if operands is None:
+        return None
+    attrs = dict(op.attrs)
+    if quantize.narrow and "clip" in attrs:
+        low = (quantize.limits[0] - t.quant.zero_point[0]) * t.quant.scale[0]
+        attrs["clip"] = (max(low, attrs["clip"][0]), max(low, attrs["clip"][1]))  # type: ignore[index]
+    elif quantize.narrow:
+        return None
+    if isinstance(op, SAME_SCALE):
+        return _in_operand_scale(rw, op, operands, attrs, t)
+    return rw.op(type(op), *operands, type=t, **attrs)
+
+
+def _in_operand_scale(rw: Rewriter, op: Op, operands: Operands, attrs: dict[str, object], t: TensorType) -> Op:
+    """An op without arithmetic keeps its operand's scale; a requantize behind it makes the result's."""
+    x = operands[0]
+    assert x is not None
+    moved = rw.op(type(op), *operands, type=TensorType(t.shape, x.type.dtype, x.type.quant), **attrs)
+    return moved if moved.out.type == t else rw.op(ops.Requantize, moved.out, type=t)
+
+
+def fold_weighted(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """x of one scale, constant weights with scales along the output channels, a constant bias, an addend of one scale."""
+    assert isinstance(op, WEIGHTED)
+    x, weight = activation_behind(op.x), weight_behind(op.weight)
+    if x is None or weight is None or not weight_axis_fits(op, weight):
+        return None
+    bias = fold_bias(rw, op.bias, sem)
+    if op.bias is not None and bias is None:
+        return None
+    addend = getattr(op, "addend", None)
+    if addend is None:
+        return [x, weight, bias]
+    folded = activation_behind(addend)
+    return None if folded is None else [x, weight, bias, folded]
+
+
+def weight_axis_fits(op: Op, weight: Value) -> bool:
+    """True where per-channel weight scales run along the output channels, so that an accumulator has one scale."""
+    assert weight.type.quant is not None
+    axis = weight.type.quant.axis
+    if axis is None:
+        return True
+    if isinstance(op, ops.ConvTranspose2d):
+        return axis == 1
+    return axis == 0
+
+
+def fold_bias(rw: Rewriter, bias: Value | None, sem: Semantics) -> Value | None:
+    """A bias as the integer op takes it: i32 constants with their scale, or real constants."""
+    if bias is None:
+        return None
+    ints = integers_behind(bias)
+    if ints is not None and ints.type.dtype is DType.I32 and const_value(ints) is not None:
+        return ints
+    reals = real_constant(bias, sem)
+    return None if reals is None else rw.op(ops.Const, value=np.asarray(reals, np.float32)).out
+
+
+def fold_operands(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """Every operand an activation of one scale."""
+    folded = [activation_behind(v) for v in op.operands]
+    return None if any(v is None for v in folded) else list(folded)
+
+
+def fold_elementwise(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """Activations; a constant operand that is not quantised becomes i16 of its own range."""
+    folded: Operands = []
+    for value in op.operands:
+        q = activation_behind(value)
+        folded.append(q if q is not None else _quantized_constant(rw, value, sem))
+    computed = [v for v in folded if v is not None and v.defined_by(ops.Const) is None]
+    return None if None in folded or not computed or max(v.type.rank for v in folded if v) > 6 else folded
+
+
+def _quantized_constant(rw: Rewriter, value: Value | None, sem: Semantics) -> Value | None:
+    reals = real_constant(value, sem)
+    if value is None or reals is None or not np.all(np.isfinite(reals)):
+        return None
+    largest = float(np.abs(reals).max()) if reals.size else 0.0
+    scale = float(np.float32(largest / 32767)) if largest > 0 else 1.0
+    ints = np.clip(np.rint(reals.astype(np.float64) / scale), -32767, 32767).astype(np.int16)
+    t = TensorType(ints.shape, DType.I16, Quant.per_tensor(scale))
+    return rw.op(ops.Const, value=ints, type=t, name=value.name).out
+
+
+def fold_batch_norm(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """An activation of rank 4 with constant multiplier and offset."""
+    assert isinstance(op, ops.BatchNorm)
+    x = activation_behind(op.x)
+    constant = const_value(op.multiplier) is not None and const_value(op.offset) is not None
+    return [x, op.multiplier, op.offset] if x is not None and constant and x.type.rank == 4 else None
+
+
+WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
+SAME_SCALE = (ops.MaxPool, ops.ReduceMax, ops.ReduceMin, ops.ResizeLinear, ops.Move)
+Rule = Callable[[Rewriter, Op, Semantics], "Operands | None"]
+RULES: tuple[tuple[type[Op] | tuple[type[Op], ...], Rule], ...] = (
+    (WEIGHTED, fold_weighted),
+    (ops.BatchNorm, fold_batch_norm),
+    ((ops.Add, ops.Sub, ops.Mul, ops.Maximum, ops.Minimum), fold_elementwise),
+    ((ops.Matmul, ops.Concat, ops.AvgPool, ops.ReduceMean, ops.ReduceSum, *SAME_SCALE), fold_operands),
+)

@@ -1,0 +1,148 @@
+"""Fuse what follows a convolution or an addition into it, while everything is still real numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hbc.ir import ops
+from hbc.ir.core import Graph, Module, Op, Value
+from hbc.ir.rewriter import Rewriter
+from hbc.ir.semantics import Semantics
+from hbc.ir.types import DType, Quant, TensorType
+
+from .base import Pass, Target
+from .matching import activation_behind, const_value, feeds_only_quantize, is_default_clip, real_constant, weight_behind
+
+CLIPPABLE = (
+    ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FuseConv(Pass):
+    """{conv2d, conv_transpose2d, linear} + batch_norm + add + clip become one op, as one BPU command does them.
+
+        %a = conv2d %x, %w
+        %b = batch_norm %a, %m, %o          %y = conv2d %x, %w', %b', %r {clip = [0, inf]}
+        %c = add %b, %r                 →
+        %y = clip %c {low = 0}
+
+    A batch norm goes into the weights' scales (their integers stay, but for the sign of negative factors) and into the bias. An
+    add or clip is fused only where the result is then quantised at once: in between nothing is rounded (NUMERICS 5).
+    """
+
+    name: ClassVar[str] = "fuse-conv"
+    changes_numerics: ClassVar[bool] = True  # the folded scale and bias round once more
+
+    def run(self, module: Module, target: Target) -> int:
+        graph, changes = module.graph, 0
+        for op in list(graph.ops):
+            if isinstance(op, ops.BatchNorm):
+                changes += fuse_batch_norm(graph, op, target.semantics)
+        for op in list(graph.ops):
+            if isinstance(op, ops.Add):
+                changes += fuse_add(graph, op)
+        for op in list(graph.ops):
+            if isinstance(op, ops.Clip):
+                changes += fuse_clip(graph, op)
+        return changes
+
+
+def fuse_batch_norm(graph: Graph, op: ops.BatchNorm, sem: Semantics) -> int:
+    """batch_norm(conv(x, w, b)) → conv(x, w·m, b·m + o)."""
+    conv = op.x.op
+    if not isinstance(conv, (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)) or not op.x.has_one_use:
+        return 0
+    multiplier, offset = const_value(op.multiplier), const_value(op.offset)
+    if multiplier is None or offset is None or not is_default_clip(conv) or conv.attrs.get("group", 1) != 1 and isinstance(conv, ops.ConvTranspose2d):
+        return 0
+    if getattr(conv, "addend", None) is not None or (isinstance(conv, ops.Linear) and op.x.type.rank != 2):
+        return 0
+    bias = real_constant(conv.bias, sem)
+    if conv.bias is not None and bias is None:
+        return 0
+    rw = Rewriter(graph, op)
+    axis = 1 if isinstance(conv, ops.ConvTranspose2d) else 0
+    weight = _scaled_weight(rw, conv.weight, multiplier, axis)
+    if weight is None:
+        return 0
+    total = (0.0 if bias is None else bias.astype(np.float64)) * multiplier.astype(np.float64) + offset
+    new_bias = rw.op(ops.Const, value=np.asarray(total, np.float32)).out
+    rw.replace(op, _copy(rw, conv, [conv.x, weight, new_bias], conv.attrs | {"clip": op.clip}), conv)
+    return rw.changes
+
+
+def _scaled_weight(rw: Rewriter, weight: Value, factor: np.ndarray, axis: int) -> Value | None:
+    """`weight · factor` along `axis`: real weights are multiplied, quantised ones take it into their scales."""
+    plain = const_value(weight)
+    shape = [-1 if i == axis else 1 for i in range(weight.type.rank)]
+    if plain is not None:
+        return rw.op(ops.Const, value=(plain.astype(np.float64) * factor.astype(np.float64).reshape(shape)).astype(np.float32)).out
+    ints = weight_behind(weight)
+    if ints is None or ints.type.quant is None or ints.type.quant.axis not in {None, axis} or not np.all(factor != 0):
+        return None
+    q = ints.type.quant
+    n = weight.type.shape[axis]
+    scale = np.resize(np.asarray(q.scale, np.float64), n) * np.abs(factor.astype(np.float64))
+    zero = np.resize(np.asarray(q.zero_point, np.int64), n)
+    value, zero = _flipped(np.asarray(const_value(ints)), zero, factor < 0, shape)
+    quant = Quant(tuple(float(s) for s in np.float32(scale)), tuple(int(z) for z in zero), axis)
+    const = rw.op(ops.Const, value=value, type=TensorType(value.shape, DType.of(value.dtype), quant))
+    return rw.op(ops.Dequantize, const.out).out
+
+
+def _flipped(value: np.ndarray, zero: np.ndarray, negative: np.ndarray, shape: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Integers (and zero points) of channels with a negative factor, negated; wider where −128 would not fit."""
+    if not negative.any():
+        return value, zero
+    wide = np.where(negative.reshape(shape), -(value.astype(np.int64) - zero.reshape(shape)), value.astype(np.int64) - zero.reshape(shape))
+    fits = wide.min() >= -128 and wide.max() <= 127
+    return wide.astype(np.int8 if fits else np.int16), np.zeros_like(zero)
+
+
+def _copy(rw: Rewriter, op: Op, operands: list[Value | None], attrs: dict[str, object]) -> Op:
+    return rw.op(type(op), *operands, type=op.out.type, **attrs)
+
+
+def fuse_add(graph: Graph, op: ops.Add) -> int:
+    """add(conv(x, w, b), dequantize r) → conv(x, w, b, r), where the sum goes to a quantize or through a clip to one."""
+    if not _ends_quantized(op.out):
+        return 0
+    for conv_value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        conv = conv_value.op
+        if not isinstance(conv, (ops.Conv2d, ops.Linear)) or not conv_value.has_one_use or conv.addend is not None:
+            continue
+        if not is_default_clip(conv) or other.type.shape != conv_value.type.shape or op.out.type.shape != other.type.shape:
+            continue
+        if activation_behind(other) is None or not _integral(conv):
+            continue
+        rw = Rewriter(graph, op)
+        rw.replace(op, _copy(rw, conv, [conv.x, conv.weight, conv.bias, other], conv.attrs | {"clip": op.clip}), conv)
+        return rw.changes
+    return 0
+
+
+def fuse_clip(graph: Graph, op: ops.Clip) -> int:
+    """clip(f(x)) → f(x) {clip} for an f that has a clip of its own, where the result is then quantised."""
+    maker = op.x.op
+    if not isinstance(maker, CLIPPABLE) or not op.x.has_one_use or not feeds_only_quantize(op.out):
+        return 0
+    low, high = maker.attrs["clip"]  # type: ignore[misc]
+    low, high = min(max(low, op.low), op.high), max(min(high, op.high), op.low)
+    rw = Rewriter(graph, op)
+    rw.replace(op, _copy(rw, maker, list(maker.operands), maker.attrs | {"clip": (low, high)}), maker)
+    return rw.changes
+
+
+def _ends_quantized(value: Value) -> bool:
+    if feeds_only_quantize(value):
+        return True
+    users = value.users
+    return not value.is_output and len(users) == 1 and isinstance(users[0], ops.Clip) and feeds_only_quantize(users[0].out)
+
+
+def _integral(conv: ops.Conv2d | ops.Linear) -> bool:
+    return activation_behind(conv.x) is not None and weight_behind(conv.weight) is not None

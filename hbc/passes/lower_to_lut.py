@@ -1,0 +1,155 @@
+"""Whatever is a function of one quantised tensor becomes one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hbc.ir import ops
+from hbc.ir.core import Module, Op, Value
+from hbc.ir.location import fuse
+from hbc.ir.ops.misc import Lut, SegmentLut
+from hbc.ir.rewriter import Rewriter
+from hbc.ir.semantics import Semantics
+from hbc.ir.types import DType, TensorType
+from hbc_runtime import numerics
+
+from .base import Pass, Target
+from .matching import activation_behind, real_constant
+
+SEGMENTS, ENTRIES = 64, 64  # NUMERICS 7 [F]: the largest table of the segmented form
+
+
+@dataclass(frozen=True)
+class LowerToLut(Pass):
+    """A chain (or any expression) of elementwise ops over one dequantized tensor and scalars, quantised again → one table.
+
+        %a = dequantize %x
+        %b = hard_sigmoid %a                      %t = const dense<…> : tensor<256xi8>
+        %c = mul %a, %b                       →   %y = lut %x, %t
+        %y = quantize %c
+
+    i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with interpolation (D8). A clip that keeps the scale stays a
+    clip of integers. For `--arith onnx` every step is rounded to float32, as the ONNX operators are.
+    """
+
+    name: ClassVar[str] = "lower-to-lut"
+    changes_numerics: ClassVar[bool] = True  # one rounding instead of one per op
+
+    def run(self, module: Module, target: Target) -> int:
+        changes = 0
+        for op in module.graph.walk(ops.Quantize):
+            q = op.out.type.quant
+            if op.out.type.dtype not in {DType.I8, DType.I16} or q is None or not q.is_per_tensor:
+                continue
+            rw = Rewriter(module.graph, op)
+            expression = _Expression.over_one_tensor(op.x, target.semantics)
+            if expression is not None:
+                rw.replace(op, _lowered(rw, op, expression, target.semantics), *expression.ops)
+                changes += rw.changes
+        return changes
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """The elementwise ops between one integer tensor and `root`, and the scalar constants among their operands."""
+
+    source: Value
+    root: Value
+    ops: tuple[Op, ...]
+    scalars: dict[Value, np.ndarray]
+
+    @staticmethod
+    def over_one_tensor(root: Value, sem: Semantics) -> _Expression | None:
+        """The expression behind `root`, or None where it reads more than one tensor or anything that is not elementwise."""
+        found: dict[Op, None] = {}
+        scalars: dict[Value, np.ndarray] = {}
+        sources: dict[Value, None] = {}
+
+        def visit(value: Value) -> bool:
+            constant = real_constant(value, sem) if value.type.elements == 1 else None
+            if constant is not None:
+                scalars[value] = constant.reshape(())
+                return True
+            source = activation_behind(value)
+            if source is not None:
+                sources[source] = None
+                return len(sources) == 1
+            op = value.op
+            if not isinstance(op, (ops.Unary, ops.Binary)) or len(found) > 64:
+                return False
+            ok = all(visit(v) for v in op.operands if v is not None)
+            found[op] = None
+            return ok
+
+        if not visit(root) or len(sources) != 1 or not found:
+            return None
+        source = next(iter(sources))
+        # a quantised weight (an activation by its type) is no tensor to look up; shapes must stay, so that a table can stand in
+        if source.defined_by(ops.Const) or any(o.out.type.shape != source.type.shape for o in found if o.out not in scalars):
+            return None
+        return _Expression(source, root, tuple(found), scalars)
+
+    def function(self, sem: Semantics) -> Callable[[np.ndarray], np.ndarray]:
+        """f in float64, or step by step in float32 for onnx."""
+        step = np.float32 if sem.is_onnx else np.float64
+
+        def f(x: np.ndarray) -> np.ndarray:
+            known = {v: a.astype(step).astype(np.float64) for v, a in self.scalars.items()}
+
+            def operand(value: Value) -> np.ndarray:
+                return known[value] if value in known else x.astype(step).astype(np.float64)
+
+            for op in self.ops:
+                known[op.out] = _apply(op, [operand(v) for v in op.operands if v is not None]).astype(step).astype(np.float64)
+            return np.broadcast_to(known[self.root], x.shape)
+
+        return f
+
+
+def _apply(op: Op, operands: list[np.ndarray]) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        if isinstance(op, ops.Unary):
+            return np.asarray(op.function(operands[0]))
+        assert isinstance(op, ops.Binary)
+        return np.asarray(np.clip(op.apply(*operands), *op.clip))
+
+
+def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op:
+    source, out = expression.source, op.out.type
+    only = expression.ops[0]
+    if len(expression.ops) == 1 and isinstance(only, ops.Clip) and not op.narrow:
+        same = source.type.dtype is out.dtype and source.type.quant == out.quant
+        if same:
+            return rw.op(ops.Clip, source, type=out, **only.attrs)
+        if source.type.dtype is not DType.I8 and not sem.is_onnx:  # exact at the corner, where interpolation is not
+            scaled = rw.op(ops.Requantize, source, type=out, loc=fuse([only.loc, op.loc])).out
+            return rw.op(ops.Clip, scaled, type=out, **only.attrs)
+    f = expression.function(sem)
+    if source.type.dtype is DType.I8:
+        index = np.arange(-128, 128)
+        table = rw.op(ops.Const, value=_table(f, index, source.type, op, sem)).out
+        return rw.op(Lut, source, table, type=out)
+    first = -32768 + (65536 // SEGMENTS) * np.arange(SEGMENTS)
+    shift = (65536 // SEGMENTS // ENTRIES).bit_length() - 1
+    index = first[:, None] + (np.arange(ENTRIES + 1) << shift)
+    table = _table(f, index, source.type, op, sem).astype(np.int16)
+    segments = np.stack([first, np.full(SEGMENTS, shift), np.arange(SEGMENTS)], axis=1).astype(np.int32)
+    return rw.op(SegmentLut, source, rw.op(ops.Const, value=segments).out, rw.op(ops.Const, value=table).out, type=out)
+
+
+def _table(f: Callable[[np.ndarray], np.ndarray], index: np.ndarray, source: TensorType, op: ops.Quantize, sem: Semantics) -> np.ndarray:
+    """The result's integers for the source's integers `index`."""
+    assert source.quant is not None
+    assert op.out.type.quant is not None
+    scale, zero = source.quant.scale[0], source.quant.zero_point[0]
+    s_out, zp = op.out.type.quant.scale[0], op.out.type.quant.zero_point[0]
+    if sem.is_onnx:
+        y = f(numerics.dequantize(index, scale, zero).astype(np.float64)).astype(np.float32)
+        q = numerics.quantize(y, s_out, zp, sem.rounding, *op.limits)
+    else:
+        q = numerics.lut_table(f, (index - zero) * scale, s_out, zp, *op.limits)
+    return q.astype(op.out.type.dtype.numpy)

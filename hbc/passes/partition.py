@@ -1,0 +1,154 @@
+"""Decide where every op runs, and why; group ops into segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hbc.diagnostics import Rejection
+from hbc.ir import fixed_point, ops
+from hbc.ir.builder import make_op
+from hbc.ir.core import Graph, Module, Op, Placement, Value
+from hbc.ir.types import DType
+
+from .base import Pass, Target
+
+MOVES = (ops.Reshape, ops.Transpose, ops.Slice, ops.Expand, ops.Gather, ops.Concat, ops.Reinterpret)
+BORDER = (ops.Quantize, ops.Dequantize, ops.FlipSign)
+
+
+@dataclass(frozen=True)
+class Partition(Pass):
+    """Place every op on `bpu`, on `host` (quantise, dequantise, moves of reals at the border) or on `cpu`, with the reason.
+
+        %a = conv2d %x, %w                                %a = conv2d %x, %w  @bpu(0)
+        %b = dequantize %a                            →   %b = dequantize %a  @host(0)
+        %c = call %b {op_type = "Softmax"}                %c = call %b …      @cpu(1, "Softmax has no BPU form …")
+
+    A quantised op that the march refuses is unfolded to dequantize → real op → quantize first, and the real op runs on the CPU.
+    Segments alternate between BPU and CPU; ops are put in segment order.
+    """
+
+    name: ClassVar[str] = "partition"
+    changes_numerics: ClassVar[bool] = True  # an op refused by the march is computed in reals
+
+    def run(self, module: Module, target: Target) -> int:
+        graph = module.graph
+        rejections = {op: r for op in graph.ops if (r := _rejection(op, target)) is not None}
+        unfolded = _unfold(graph, {op: r for op, r in rejections.items() if fixed_point.is_fixed(op)}, target)
+        _fold_constant_dequantize(graph, target)
+        for op in graph.ops:
+            if not isinstance(op, ops.Const):
+                op.placement = _place(op, unfolded.get(op) or rejections.get(op))
+        _assign_segments(graph)
+        return sum(op.placement is not None for op in graph.ops)
+
+
+def _rejection(op: Op, target: Target) -> Rejection | None:
+    """Why an op cannot run as instructions; None where it can (moves of reals are decided by their neighbours)."""
+    if isinstance(op, (ops.Const, ops.BpuOp)):
+        return None
+    if isinstance(op, BORDER):
+        wide = op.out.type.dtype.size > 4 or op.operands[0].type.dtype.size > 4  # type: ignore[union-attr]
+        return Rejection("64-bit numbers") if wide else None
+    if fixed_point.is_fixed(op) or isinstance(op, (ops.Lut, ops.SegmentLut)):
+        return target.legal(op)
+    if isinstance(op, (*MOVES, ops.Pad, ops.ResizeNearest)):
+        first = op.operands[0]
+        assert first is not None
+        if isinstance(op, ops.Pad) and not first.type.dtype.is_integer:
+            return Rejection("pads real numbers", "quantise its operand and its result")
+        return target.legal(op) if first.type.quant is not None else None
+    return Rejection(_why_not_integer(op), _hint(op))
+
+
+def _why_not_integer(op: Op) -> str:
+    if isinstance(op, ops.Call):
+        return f"{op.op_type} has no BPU form"
+    reals = [v.name or "an operand" for v in op.operands if v is not None and v.type.dtype.is_float and not v.defined_by(ops.Dequantize) and not v.defined_by(ops.Const)]
+    if reals:
+        return f"operand {reals[0]!r} is not quantised"
+    if not all(isinstance(u.op, ops.Quantize) for u in op.out.uses):
+        return "its result is not quantised"
+    return "its operands do not fold into integers"
+
+
+def _hint(op: Op) -> str:
+    if isinstance(op, ops.Call):
+        return "keep it at the model's head or tail, or replace it by ops from `hbc ops`"
+    return "put QuantizeLinear/DequantizeLinear on its operands and on its result"
+
+
+def _unfold(graph: Graph, refused: dict[Op, Rejection], target: Target) -> dict[Op, Rejection]:
+    """Replace each refused quantised op by dequantize → real op → quantize; returns the real ops with their reasons."""
+    if not refused:
+        return {}
+    body: list[Op] = []
+    real: dict[Op, Rejection] = {}
+
+    def add(op: Op) -> Value:
+        body.append(op)
+        return op.out
+
+    def as_real(value: Value | None, op: Op) -> Value | None:
+        if value is None or value.type.quant is None:
+            return value
+        return add(make_op(ops.Dequantize, [value], {}, op.loc))
+
+    for op in graph.ops:
+        if op not in refused:
+            body.append(op)
+            continue
+        operands = [as_real(v, op) for v in op.operands]
+        new = make_op(type(op), operands, dict(op.attrs), op.loc, [op.out.type.as_float()])
+        real[new] = refused[op]
+        add(new)
+        graph.replace_uses(op.out, add(make_op(ops.Quantize, [new.out], {}, op.loc, [op.out.type], [op.out.name])))
+        op.drop_operands()
+    graph.ops = body
+    return real
+
+
+def _fold_constant_dequantize(graph: Graph, target: Target) -> None:
+    """Real constants in place of dequantize(const): what still reads them runs on the CPU."""
+    for op in graph.walk(ops.Dequantize):
+        const = op.x.defined_by(ops.Const)
+        if const is not None and not op.out.is_output:
+            value = op.reference(target.semantics, const.value)[0]
+            new = make_op(ops.Const, [], {"value": value}, op.loc, names=[op.out.name])
+            graph.ops.insert(graph.ops.index(op), new)
+            graph.replace_uses(op.out, new.out)
+
+
+def _place(op: Op, rejection: Rejection | None) -> Placement:
+    if rejection is not None:
+        return Placement("cpu", rejection.reason + (f"; try: {rejection.hint}" if rejection.hint else ""))
+    if isinstance(op, BORDER) or op.out.type.dtype in {DType.F32, DType.F64, DType.F16, DType.BOOL}:
+        return Placement("host", "border between integers and reals")
+    return Placement("bpu")
+
+
+def _assign_segments(graph: Graph) -> None:
+    """Number segments (even: BPU and host, odd: CPU) so that each op's operands come from its own or an earlier one; sort ops by them.
+
+    Moves of reals between two CPU ops join them.
+    """
+    segment: dict[Op, int] = {}
+    for op in graph.ops:
+        if op.placement is None:
+            continue
+        makers = [v.op for v in op.operands if v is not None and v.op is not None and v.op.placement is not None]
+        behind = max((segment[m] for m in makers), default=0)
+        on_cpu = op.placement.device == "cpu"
+        if op.placement.device == "host" and isinstance(op, MOVES) and behind % 2 == 1 and _stays_on_cpu(op):
+            on_cpu = True
+            op.placement = Placement("cpu", "moves reals between ops of the CPU")
+        segment[op] = behind if (behind % 2 == 1) == on_cpu else behind + 1
+        op.placement = Placement(op.placement.device, op.placement.reason, segment[op])
+    consts = [op for op in graph.ops if op.placement is None]
+    graph.ops = consts + sorted(segment, key=segment.__getitem__)
+
+
+def _stays_on_cpu(op: Op) -> bool:
+    return bool(op.out.users) and all(not isinstance(u, BORDER) for u in op.out.users)
+

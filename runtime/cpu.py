@@ -1,0 +1,72 @@
+"""CPU segments: embedded ONNX models, run by ONNX Runtime, an optional package that loads when a program needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import HbmError, HbmFormatError, MissingDependency
+from .program import CpuSegment, Model
+
+Array = npt.NDArray[Any]
+
+
+class CpuRunner:
+    """One CPU segment, ready to run. `run` is thread-safe and releases the GIL.
+
+    Raises MissingDependency where ONNX Runtime is not installed, HbmFormatError where it does not take the model.
+    """
+
+    def __init__(self, model: Model, segment: CpuSegment, threads: int) -> None:
+        self.where = f"segment {segment.name!r} of model {model.name!r}"
+        self.outputs = [model.tensors[i] for i in segment.outputs]
+        runtime = _onnxruntime(self.where, segment)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors only: the rest would land on the user's stderr
+        try:
+            self.session = runtime.InferenceSession(segment.onnx, options, providers=["CPUExecutionProvider"])
+        except Exception as err:  # ONNX Runtime's exceptions have no common base of their own
+            msg = f"{self.where}: ONNX Runtime {runtime.__version__} refuses the embedded model: {_line(err)}{_TRY}"
+            raise HbmFormatError(msg) from err
+        self.input_names = [i.name for i in self.session.get_inputs()]
+        has = (len(self.input_names), len(self.session.get_outputs()))
+        wants = (len(segment.inputs), len(segment.outputs))
+        if has != wants:
+            msg = f"{self.where}: numbers of inputs and outputs are {has} in the embedded model, {wants} outside{_TRY}"
+            raise HbmFormatError(msg)
+
+    def run(self, ins: Sequence[Array]) -> list[Array]:
+        """The segment's results, of its tensors' shapes and dtypes. Raises HbmError where others come out."""
+        try:
+            results = self.session.run(None, dict(zip(self.input_names, ins, strict=True)))
+        except Exception as err:  # as above
+            msg = f"{self.where}: ONNX Runtime failed: {_line(err)}"
+            raise HbmError(msg) from err
+        for tensor, y in zip(self.outputs, results, strict=True):
+            if not isinstance(y, np.ndarray) or y.shape != tensor.shape or y.dtype != tensor.dtype.numpy:
+                got = f"{y.dtype} {y.shape}" if isinstance(y, np.ndarray) else type(y).__name__
+                msg = f"{self.where}: {tensor.name!r} came out as {got}, not {tensor.dtype.numpy} {tensor.shape}{_TRY}"
+                raise HbmFormatError(msg)
+        return [np.ascontiguousarray(y).reshape(y.shape) for y in results]
+
+
+_TRY = "\n  try: compile the model again"
+
+
+def _onnxruntime(where: str, segment: CpuSegment) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as err:
+        why = "".join(f"\n  {r}" for r in segment.reasons) or f"\n  nodes {', '.join(segment.loc) or 'without names'}"
+        msg = f"{where} needs ONNX Runtime, which is not installed, for{why}\n  try: pip install hbc[cpu]"
+        raise MissingDependency(msg) from err
+    return onnxruntime
+
+
+def _line(err: Exception) -> str:
+    return " ".join(str(err).split())[:400]

@@ -1,0 +1,161 @@
+"""The two ways to run a model: NumPy, value by value, and machine code over one arena. The same integers either way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .cpu import CpuRunner
+from .errors import HbmError
+from .isa import Instruction
+from .program import ALIGN, BpuSegment, Model, Storage, Tensor
+
+Array = npt.NDArray[Any]
+Runners = Mapping[int, CpuRunner]  # by segment number
+
+
+class Engine(Protocol):
+    """Runs a model on arrays that fit it; thread-safe."""
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The model's outputs, new arrays, in its order."""
+
+    def close(self) -> None:
+        """Give back what the engine holds. Nothing runs any more."""
+
+
+class ReferenceEngine:
+    """The reference: values in a dict, no arena."""
+
+    def __init__(self, model: Model, runners: Runners) -> None:
+        self.model = model
+        self.runners = runners
+        self.last_use = _last_uses(model)
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        values = self._compute(inputs, keep=False)
+        return [np.array(values[o.tensor]) for o in self.model.outputs]  # a reshape may be a view of the caller's input
+
+    def values(self, inputs: Sequence[Array]) -> dict[int, Array]:
+        """Every tensor of a run but the constants, by index: new arrays."""
+        return {i: np.array(y) for i, y in self._compute(inputs, keep=True).items()}
+
+    def close(self) -> None:
+        return
+
+    def _compute(self, inputs: Sequence[Array], *, keep: bool) -> dict[int, Array]:
+        values = {info.tensor: x for info, x in zip(self.model.inputs, inputs, strict=True)}
+        for step, (number, op, reads, writes) in enumerate(_steps(self.model)):
+            if op is None:
+                outs = self.runners[number].run([self._value(values, i) for i in reads])
+            else:
+                outs = self._execute(op, [None if i < 0 else self._value(values, i) for i in reads], writes)
+            values.update(zip(writes, outs, strict=True))
+            for i in () if keep else reads:
+                if self.last_use.get(i) == step:
+                    values.pop(i, None)
+        return values
+
+    def _value(self, values: Mapping[int, Array], tensor: int) -> Array:
+        if self.model.tensors[tensor].storage is Storage.CONSTANT:
+            return self.model.constant(tensor)
+        return values[tensor]
+
+    def _execute(self, op: Instruction, ins: list[Array | None], writes: tuple[int, ...]) -> list[Array]:
+        from .reference import execute
+
+        try:
+            return execute(op, ins, [self.model.tensors[i] for i in writes])
+        except MemoryError as err:
+            where = f"{op.opcode.name} of {', '.join(map(repr, op.loc)) or 'no node'}"
+            msg = f"the reference of {where} needs more memory than this machine has ({err}); try engine='jit'"
+            raise HbmError(msg) from err
+
+
+def _steps(model: Model) -> Iterator[tuple[int, Instruction | None, tuple[int, ...], tuple[int, ...]]]:
+    """Every step in order: segment number, instruction (None: a whole CPU segment), what it reads and writes."""
+    for number, segment in enumerate(model.segments):
+        if isinstance(segment, BpuSegment):
+            for op in segment.instructions:
+                yield number, op, op.inputs, op.outputs
+        else:
+            yield number, None, segment.inputs, segment.outputs
+
+
+def _last_uses(model: Model) -> dict[int, int]:
+    """Tensor → the step that reads it last. Outputs are left out: they are read after the end."""
+    last = {i: step for step, (_, _, reads, _) in enumerate(_steps(model)) for i in reads}
+    for info in model.outputs:
+        last.pop(info.tensor, None)
+    return last
+
+
+class JitEngine:
+    """Machine code over one arena per run; a run's arena is kept for the next one."""
+
+    def __init__(self, model: Model, runners: Runners, threads: int) -> None:
+        from .jit import build  # llvmlite loads here: reading and the reference engine do without
+
+        self.model = model
+        self.runners = runners
+        self.jit = build(model, threads)
+        self.constants = _constants(model)
+        self.arenas: list[Array] = []  # append and pop are atomic
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        outputs = [np.empty(o.shape, o.dtype.numpy) for o in self.model.outputs]
+        arena = self._borrow_arena()
+        ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
+        for number, segment in enumerate(self.model.segments):
+            if isinstance(segment, BpuSegment):
+                self.jit.run_segment(number, _address(arena), _address(self.constants), ins, outs)
+                continue
+            views = [self._view(self.model.tensors[i], arena, inputs, outputs) for i in segment.inputs]
+            for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
+                self._view(self.model.tensors[i], arena, inputs, outputs)[...] = y
+        self.arenas.append(arena)  # after an error it is dropped instead
+        return outputs
+
+    def close(self) -> None:
+        self.jit.close()
+        self.arenas.clear()
+
+    def _borrow_arena(self) -> Array:
+        try:
+            return self.arenas.pop()
+        except IndexError:
+            return aligned(self.model.arena_size)
+
+    def _view(self, t: Tensor, arena: Array, inputs: Sequence[Array], outputs: Sequence[Array]) -> Array:
+        if t.storage in {Storage.INPUT, Storage.OUTPUT}:
+            return (inputs if t.storage is Storage.INPUT else outputs)[t.index].reshape(t.shape)
+        base = arena if t.storage is Storage.ARENA else self.constants
+        return base[t.offset : t.offset + t.nbytes].view(t.dtype.numpy).reshape(t.shape)
+
+
+def _constants(model: Model) -> Array:
+    """The constants at an aligned address: as they lie in a mapped file, copied where a buffer is not aligned."""
+    blob = np.frombuffer(model.constants.data, np.uint8)
+    if blob.size and _address(blob) % ALIGN == 0:
+        return blob
+    copy = aligned(blob.size)
+    copy[:] = blob
+    return copy
+
+
+def aligned(size: int) -> npt.NDArray[np.uint8]:
+    """`size` bytes at a 64-byte aligned address. Raises HbmError where there is no such memory."""
+    try:
+        room = np.empty(size + ALIGN, np.uint8)
+    except MemoryError as err:
+        msg = f"a run of this model needs an arena of {size} bytes, which this machine does not have"
+        raise HbmError(msg) from err
+    start = -_address(room) % ALIGN
+    return room[start : start + size]
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)

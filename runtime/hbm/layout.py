@@ -1,0 +1,26 @@
+"""The container's fixed facts: identifier, version, limits, and where its digest lies."""
+
+from __future__ import annotations
+
+import hashlib
+
+IDENTIFIER = b"HBM1"
+VERSION = 1
+DIGEST_SIZE = 32
+
+GIB = 1 << 30
+MAX_FILE = 2 * GIB - 1  # FlatBuffers offsets are 32 bit, and Python's builder stops at 2 GiB
+MAX_METADATA = 64 << 20  # bytes besides constants and embedded models; decoding makes about ten times as much of them
+MAX_BUFFER = 16 * GIB  # bytes of an arena or of one tensor: far above any board's memory
+MAX_RANK = 8
+MAX_TENSORS = 1 << 20
+MAX_INSTRUCTIONS = 1 << 18
+INT_ATTRIBUTE = (-(1 << 31), (1 << 32) - 1)  # what i32 and u32 hold, so that no kernel's i64 index arithmetic overflows
+
+
+def digest(data: bytes | bytearray | memoryview, at: int) -> bytes:
+    """SHA-256 of `data` without the DIGEST_SIZE bytes at `at`, where the digest itself is stored."""
+    view = memoryview(data)
+    sha = hashlib.sha256(view[:at])
+    sha.update(view[at + DIGEST_SIZE :])
+    return sha.digest()

@@ -1,0 +1,7 @@
+"""The JIT: a model's BPU segments as machine code for this CPU, made with llvmlite, equal to the reference."""
+
+from __future__ import annotations
+
+from .engine import JitModel, build
+
+__all__ = ["JitModel", "build"]

@@ -1,0 +1,129 @@
+"""Conv2d, and what it shares with ConvTranspose2d: plan, packing, and the one emitter for any window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+
+from ...isa import Conv2d, ConvTranspose2d, Scheme
+from ...numerics import I32_MAX
+from ...program import Tensor
+from ...types import DType
+from ..convolve import Convolution, Operands, Plan, convolve, make_plan, pack_weight
+from ..dynamic import pack_panel
+from ..finish import Finish, addend_bound, constant, pack_bias, pack_parameters
+from ..host import Host
+from ..registry import Constants, KernelBuilder, Packed, kernel, packing
+from ..window import Axis, Window
+
+Array = npt.NDArray[Any]
+AnyConv = Conv2d | ConvTranspose2d
+
+
+@packing(Conv2d)
+def pack_conv(
+    op: Conv2d, ins: Sequence[Tensor | None], outs: Sequence[Tensor], constants: Constants, host: Host
+) -> Packed:
+    """Weights in panels, biases, and the parameters of the requantisation."""
+    x, weight = operand(ins, 0), operand(ins, 1)
+    extra: int | None = 0
+    if ins[6] is not None and op.scheme is not Scheme.FLOAT:  # in FLOAT the addend joins after the accumulator
+        multiplier, shift = constant(constants, 7, "addend_multiplier"), constant(constants, 8, "addend_shift")
+        extra = addend_bound(op.addend_zero_point, ins[6].dtype, multiplier, shift)
+    return pack_window(op, conv_window(op, x, weight, outs[0]), weight, x.dtype, constants, host, extra)
+
+
+@kernel(Conv2d)
+def emit_conv(k: KernelBuilder, op: Conv2d, ins: Sequence[Tensor | None], outs: Sequence[Tensor]) -> None:
+    """See `convolve.py`."""
+    emit_window(k, op, conv_window(op, operand(ins, 0), operand(ins, 1), outs[0]), ins, outs[0])
+
+
+def conv_window(op: Conv2d, x: Tensor, weight: Tensor, out: Tensor) -> Window:
+    """The geometry of a Conv2d."""
+    rows, columns = (
+        Axis(x.shape[1 + i], out.shape[1 + i], weight.shape[1 + i], op.strides[i], op.dilations[i], op.pads[i])
+        for i in range(2)
+    )
+    return Window(x.shape[0], x.shape[3], op.group, out.shape[3], rows, columns, op.pad_value)
+
+
+def operand(ins: Sequence[Tensor | None], index: int) -> Tensor:
+    """Operand `index`, which `check` has found to be there."""
+    x = ins[index]
+    assert x is not None, index
+    return x
+
+
+# ---- any window
+
+
+def pack_window(
+    op: AnyConv, window: Window, weight: Tensor, x: DType, constants: Constants, host: Host, addend: int | None
+) -> Packed:
+    """The packed arrays (weight unless dynamic, bias, parameters), with the Plan as variant.
+
+    `addend` bounds the fused addend's term; None says that it needs i64.
+    """
+    values = constants[1]
+    bias = constant(constants, 2, "bias") if op.inputs[2] >= 0 else None
+    wide = not _fits_i32(window, x, weight, values, bias, addend)
+    plan = make_plan(window, host, wide=wide, dynamic=values is None)
+    names = _parameters(op)
+    arrays = [
+        pack_bias(bias, plan.shape, 1 if plan.depthwise else window.group),
+        pack_parameters(constants, names, plan.shape, 1 if plan.depthwise else window.group),
+    ]
+    if values is not None:
+        turned = values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values
+        arrays.append(pack_weight(turned, window, plan, host))
+    return Packed(tuple(arrays), plan)
+
+
+def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Tensor | None], out: Tensor) -> None:
+    """The kernel of a packed convolution."""
+    plan: Plan = k.variant
+    addend = ins[6] if isinstance(op, Conv2d) else None
+    finish = Finish.of(op, out.dtype)
+    if isinstance(op, Conv2d) and addend is not None:
+        finish = Finish.of(op, out.dtype, addend.dtype, op.addend_zero_point)
+    c = Convolution(window, plan, finish, operand(ins, 0).dtype, out.dtype, finish.addend)
+    bias, parameters, *packed = k.packed
+    weight = packed[0] if packed else k.ins[1]
+    at = Operands(k.ins[0], weight, bias, parameters, k.outs[0], k.outs[0] if addend is None else k.ins[6])
+
+    def pack(chunk: ir.Value, to: ir.Value) -> None:
+        turned = isinstance(op, ConvTranspose2d)
+        pack_panel(k, window, plan, k.ins[1], operand(ins, 1).dtype, chunk, to, turned=turned)
+
+    convolve(k, c, at, pack)
+
+
+def _parameters(op: AnyConv) -> list[tuple[int, str]]:
+    """(operand index, name) of the per-channel parameters, in the order in which `finish` reads them."""
+    own = [(3, "multiplier"), (4, "pre_shift"), (5, "post_shift")]
+    added = [(7, "addend_multiplier"), (8, "addend_shift")]
+    count = {Scheme.NONE: (0, 0), Scheme.FLOAT: (1, 1)}.get(op.scheme, (3, 2))
+    has_addend = isinstance(op, Conv2d) and op.inputs[6] >= 0
+    return own[: count[0]] + (added[: count[1]] if has_addend else [])
+
+
+def _fits_i32(
+    window: Window, x: DType, weight: Tensor, values: Array | None, bias: Array | None, addend: int | None
+) -> bool:
+    """True where no accumulator, in any order of summation, can leave i32, and the operands fit i16 (D3)."""
+    if addend is None or (x is DType.I16 and window.zero_point != 0):
+        return False
+    lo, hi = x.limits
+    far = max(abs(lo - window.zero_point), abs(hi - window.zero_point))
+    start = np.abs(bias.astype(np.int64)) if bias is not None else np.int64(0)
+    if values is None:
+        taps = weight.elements // weight.shape[0]
+        total = np.int64(taps * far * -weight.dtype.limits[0]) + start
+    else:
+        total = np.abs(values.astype(np.int64)).reshape(weight.shape[0], -1).sum(axis=1) * far + start
+    return int(np.max(total)) + addend <= I32_MAX

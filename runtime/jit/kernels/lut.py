@@ -1,0 +1,74 @@
+"""Lut and SegmentLut: look-ups, one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ...isa import Lut, SegmentLut
+from ...program import Tensor
+from .. import numerics
+from ..emitter import I8, I16, I32, I64, Emitter, element, i64
+from ..loops import elementwise
+from ..registry import KernelBuilder, kernel
+
+Operands = Sequence[Tensor | None]
+UNROLL = 8  # look-ups in flight; each waits for a load
+
+
+@kernel(Lut)
+def emit_lut(k: KernelBuilder, _op: Lut, _ins: Operands, outs: Sequence[Tensor]) -> None:
+    """NUMERICS D7: table[x + 128]."""
+    ty = element(outs[0].dtype)
+    middle = k.at(k.ins[1], 128, outs[0].dtype.size)
+
+    def one(i: ir.Value) -> None:
+        index = k.resize(k.load(k.ins[0], i, I8), I64)
+        k.store(k.load(middle, index, ty), k.outs[0], i)
+
+    elementwise(k, outs[0].elements, UNROLL, lambda i, n: _each(k, i, n, one))
+
+
+@kernel(SegmentLut)
+def emit_segment_lut(k: KernelBuilder, op: SegmentLut, ins: Operands, outs: Sequence[Tensor]) -> None:
+    """NUMERICS D8: find the segment, then interpolate half up inside it, in i64."""
+    segments = ins[1]
+    assert segments is not None
+    count = segments.shape[0]
+
+    def one(i: ir.Value) -> None:
+        x = k.resize(k.load(k.ins[0], i, I16), I64)
+        at = k.b.mul(find_segment(k, x, k.ins[1], count), i64(3))
+        first, shift, row = (k.resize(k.load(k.ins[1], k.b.add(at, i64(j)), I32), I64) for j in range(3))
+        position = k.b.sub(x, first)
+        entry = k.smin(k.b.ashr(position, shift), i64(63))
+        fraction = k.b.sub(position, k.b.shl(entry, shift))
+        cell = k.b.add(k.b.mul(row, i64(65)), entry)
+        low, high = (k.resize(k.load(k.ins[2], k.b.add(cell, i64(j)), I16), I64) for j in range(2))
+        step = numerics.round_shift_half_up(k, k.b.mul(k.b.sub(high, low), fraction), shift)
+        y = numerics.saturate(k, k.b.add(low, step), op.clamp_min, op.clamp_max)
+        k.store(k.resize(y, element(outs[0].dtype)), k.outs[0], i)
+
+    elementwise(k, outs[0].elements, 1, lambda i, _: one(i))
+
+
+def find_segment(e: Emitter, x: ir.Value, segments: ir.Value, count: int) -> ir.Value:
+    """The last of `count` segments whose first value is at or below `x`, by binary search without branches.
+
+    Each step is added as a shifted 0 or 1: a select may become a branch, and one that is often guessed wrong.
+    """
+    found = i64(0)
+    for bit in reversed(range((count - 1).bit_length())):
+        candidate = e.b.add(found, i64(1 << bit))
+        readable = e.smin(candidate, i64(count - 1))
+        first = e.resize(e.load(segments, e.b.mul(readable, i64(3)), I32), I64)
+        better = e.b.and_(e.b.icmp_signed("<", candidate, i64(count)), e.b.icmp_signed("<=", first, x))
+        found = e.b.add(found, e.b.shl(e.b.zext(better, I64), i64(bit)))
+    return found
+
+
+def _each(k: KernelBuilder, first: ir.Value, count: int, one: Callable[[ir.Value], None]) -> None:
+    """`one` for each of `count` elements: a straight line of independent look-ups."""
+    for j in range(count):
+        one(k.b.add(first, i64(j)))

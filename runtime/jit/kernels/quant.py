@@ -1,0 +1,147 @@
+"""Quantize, Dequantize, FlipSign, Requantize: one element in, one out, with parameters per tensor or per channel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ...isa import Dequantize, FlipSign, Quantize, Requantize, Scheme
+from ...program import Tensor
+from ...types import DType
+from .. import numerics
+from ..emitter import F32, I32, I64, Emitter, const, element
+from ..loops import elementwise, rows, span
+from ..registry import KernelBuilder, kernel
+
+Operands = Sequence[Tensor | None]
+Parameters = list["ir.Value | None"]
+LoadParameters = Callable[["ir.Value | int", int], Parameters]
+
+
+@kernel(Quantize)
+def emit_quantize(k: KernelBuilder, op: Quantize, _ins: Operands, outs: Sequence[Tensor]) -> None:
+    """NUMERICS 2, D2."""
+    out = outs[0]
+
+    def parameters(channel: ir.Value | int, lanes: int) -> Parameters:
+        return [k.load(k.ins[1], channel, F32, lanes), k.load(k.ins[2], channel, I32, lanes)]
+
+    def body(i: ir.Value, lanes: int, params: Parameters) -> None:
+        x = k.load(k.ins[0], i, F32, lanes)
+        q = numerics.quantize(k, x, params[0], params[1], op.rounding, op.clamp_min, op.clamp_max)
+        k.store(k.resize(q, element(out.dtype)), k.outs[0], i)
+
+    _by_channel(k, out.shape, op.axis, k.host.lanes, parameters, body)
+
+
+@kernel(Dequantize)
+def emit_dequantize(k: KernelBuilder, op: Dequantize, ins: Operands, outs: Sequence[Tensor]) -> None:
+    """NUMERICS 2."""
+    x_dtype = _tensor(ins, 0).dtype
+
+    def parameters(channel: ir.Value | int, lanes: int) -> Parameters:
+        return [k.load(k.ins[1], channel, F32, lanes), k.load(k.ins[2], channel, I32, lanes)]
+
+    def body(i: ir.Value, lanes: int, params: Parameters) -> None:
+        wide = I64 if x_dtype is DType.U32 else I32
+        q = k.resize(k.load(k.ins[0], i, element(x_dtype), lanes), wide, signed=x_dtype.is_signed)
+        k.store(numerics.dequantize(k, q, params[0], params[1]), k.outs[0], i)
+
+    _by_channel(k, outs[0].shape, op.axis, k.host.lanes, parameters, body)
+
+
+@kernel(FlipSign)
+def emit_flip_sign(k: KernelBuilder, _op: FlipSign, _ins: Operands, outs: Sequence[Tensor]) -> None:
+    """The top bit of every element inverted."""
+    ty = element(outs[0].dtype)
+
+    def body(i: ir.Value, lanes: int) -> None:
+        x = k.load(k.ins[0], i, ty, lanes)
+        k.store(k.b.xor(x, const(x.type, -(1 << (ty.width - 1)))), k.outs[0], i)
+
+    elementwise(k, outs[0].elements, 4 * k.host.lanes * 8 // ty.width, body)
+
+
+@kernel(Requantize)
+def emit_requantize(k: KernelBuilder, op: Requantize, ins: Operands, outs: Sequence[Tensor]) -> None:
+    """NUMERICS 5 (D12)."""
+    x_dtype, out = _tensor(ins, 0).dtype, outs[0]
+    axis = -1 if _tensor(ins, 1).shape == (1,) else op.axis
+    wide = I32 if op.x_zero_point == 0 or reach(x_dtype, op.x_zero_point) < 1 << 31 else I64
+
+    def parameters(channel: ir.Value | int, lanes: int) -> Parameters:
+        return load_scheme(k, ins, 1, channel, lanes)
+
+    def body(i: ir.Value, lanes: int, params: Parameters) -> None:
+        x = k.load(k.ins[0], i, element(x_dtype), lanes)
+        y = requantize(k, op, difference(k, x, op.x_zero_point, wide), params)
+        k.store(k.resize(y, element(out.dtype)), k.outs[0], i)
+
+    _by_channel(k, out.shape, axis, (1 if op.scheme is Scheme.WIDE else 2) * k.host.lanes, parameters, body)
+
+
+def load_scheme(k: KernelBuilder, ins: Operands, first: int, index: ir.Value | int, lanes: int) -> Parameters:
+    """Multiplier, pre_shift, post_shift (operands `first` to `first + 2`) from entry `index` on; None where absent."""
+    return [
+        None if t is None else k.load(k.ins[first + j], index, element(t.dtype), lanes)
+        for j, t in enumerate(ins[first : first + 3])
+    ]
+
+
+def requantize(e: Emitter, op: Requantize, acc: ir.Value, params: Parameters) -> ir.Value:
+    """`acc` by the instruction's scheme, as i32."""
+    mult, pre, post = params
+    return numerics.requantize(e, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
+
+
+def reach(dtype: DType, zero_point: int) -> int:
+    """The largest |x − zero_point| of the dtype."""
+    lo, hi = dtype.limits
+    return max(abs(lo - zero_point), abs(hi - zero_point))
+
+
+def difference(e: Emitter, x: ir.Value, zero_point: int, wide: ir.IntType) -> ir.Value:
+    """x − zero_point in lanes of type `wide`, which holds it."""
+    v = e.resize(x, wide)
+    return v if zero_point == 0 else e.b.sub(v, const(v.type, zero_point))
+
+
+def _by_channel(
+    k: KernelBuilder,
+    shape: tuple[int, ...],
+    axis: int,
+    lanes: int,
+    parameters: LoadParameters,
+    body: Callable[[ir.Value, int, Parameters], None],
+) -> None:
+    """`body(i, n, params)` for elements [i, i + n): parameters by channel along `axis`, entry 0 where axis is −1."""
+
+    def splat(one: Parameters, n: int) -> Parameters:
+        return [None if p is None else k.splat(p, n) for p in one]
+
+    elements = math.prod(shape)
+    if axis < 0:
+        single = parameters(0, 1)
+        elementwise(k, elements, lanes, lambda i, n: body(i, n, splat(single, n)))
+        return
+    channels, inner = shape[axis], math.prod(shape[axis + 1 :])
+
+    def along_channels(row: ir.Value) -> None:
+        first = k.b.mul(row, const(I64, channels))
+        span(k, 0, channels, lanes, lambda c, n: body(k.b.add(first, c), n, parameters(c, n)))
+
+    def within_channel(row: ir.Value) -> None:
+        one = parameters(k.b.urem(row, const(I64, channels)), 1)
+        first = k.b.mul(row, const(I64, inner))
+        span(k, first, k.b.add(first, const(I64, inner)), lanes, lambda i, n: body(i, n, splat(one, n)))
+
+    run = max(1, channels if inner == 1 else inner)
+    rows(k, elements // run, along_channels if inner == 1 else within_channel)
+
+
+def _tensor(ins: Operands, index: int) -> Tensor:
+    t = ins[index]
+    assert t is not None, index
+    return t

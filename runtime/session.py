@@ -1,0 +1,140 @@
+"""`Session`: a program, made ready to run on this machine."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+
+import numpy.typing as npt
+
+from .binding import bind
+from .cpu import CpuRunner
+from .engines import Array, Engine, JitEngine, ReferenceEngine
+from .errors import HbmError, HbmFormatError
+from .hbm import read
+from .hbm.checks import check_program
+from .march import border_rounding
+from .program import CpuSegment, Model, Program, TensorInfo
+
+Source = bytes | bytearray | memoryview | str | os.PathLike[str] | Program
+ENGINES = ("jit", "reference")
+
+
+class Session:
+    """A model, ready to run. Several threads may call `run` at once; each run has its own memory.
+
+    `source` is a path of a `.hbm` file, its bytes, or a Program. `threads` is how many cores one run may use.
+    `engine` is "jit" (machine code) or "reference" (NumPy, slow): the same integers. `model` names one of several.
+    Raises HbmError where the program is not sound, MissingDependency where a CPU segment needs ONNX Runtime.
+    """
+
+    def __init__(self, source: Source, threads: int = 1, engine: str = "jit", model: str | None = None) -> None:
+        if engine not in ENGINES:
+            msg = f"engine is {engine!r}; known are {', '.join(ENGINES)}"
+            raise ValueError(msg)
+        if threads < 1:
+            msg = f"threads is {threads}; a run needs at least 1"
+            raise ValueError(msg)
+        self.program = _load(source)
+        self.model = _choose(self.program, model)
+        numbered = enumerate(self.model.segments)
+        runners = {i: CpuRunner(self.model, s, threads) for i, s in numbered if isinstance(s, CpuSegment)}
+        self._rounding = border_rounding(self.program.march, self.program.arith)
+        self._reference = ReferenceEngine(self.model, runners)
+        self._engine: Engine = self._reference if engine == "reference" else JitEngine(self.model, runners, threads)
+        self._lock = threading.Lock()
+        self._running = 0
+        self._closed = False
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` takes: name, shape, dtype, layout, scale, zero_point, axis."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` gives, in the model's order."""
+        return self.model.outputs
+
+    def run(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """The model's outputs by name, as new arrays.
+
+        `inputs` holds one array per input: of its shape, and of its dtype or, for a quantised or a float input, of any
+        float dtype. Raises InputMismatch where they do not fit.
+        """
+        arrays = bind(self.model.inputs, inputs, self._rounding)
+        with self._open_engine():
+            outputs = self._engine.run(arrays)
+        return {info.name: y for info, y in zip(self.model.outputs, outputs, strict=True)}
+
+    def intermediates(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Every tensor that a run computes, inputs and outputs among them, by name: the reference engine's integers.
+
+        A name that several tensors carry gets `#` and the tensor's index from the second one on.
+        """
+        values = self._reference.values(bind(self.model.inputs, inputs, self._rounding))
+        named: dict[str, Array] = {}
+        for i, y in sorted(values.items()):
+            name = self.model.tensors[i].name
+            named[f"{name}#{i}" if name in named else name] = y
+        return named
+
+    def close(self) -> None:
+        """Give back the machine code and the memory; runs under way still finish. A closed session does not run."""
+        with self._lock:
+            self._closed = True
+            idle = self._running == 0
+        if idle:
+            self._engine.close()
+
+    def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _open_engine(self) -> Iterator[None]:
+        """Keep the engine alive meanwhile: whoever leaves a closed session last closes the engine."""
+        with self._lock:
+            if self._closed:
+                msg = "the session is closed; make a new Session to run the model again"
+                raise HbmError(msg)
+            self._running += 1
+        try:
+            yield
+        finally:
+            if self._leave():
+                self._engine.close()
+
+    def _leave(self) -> bool:
+        with self._lock:
+            self._running -= 1
+            return self._closed and self._running == 0
+
+
+def _load(source: Source) -> Program:
+    if not isinstance(source, Program):
+        return read(source)
+    try:
+        check_program(source)
+    except ValueError as err:
+        msg = f"the program is not sound: {err}\n  try: report this as a bug of the compiler that made it"
+        raise HbmFormatError(msg) from err
+    return source
+
+
+def _choose(program: Program, name: str | None) -> Model:
+    names = [m.name for m in program.models]
+    if name is None and len(names) == 1:
+        return program.models[0]
+    if name is not None and name in names:
+        return program.models[names.index(name)]
+    what = "the program has several models" if name is None else f"the program has no model {name!r}"
+    msg = f"{what}; pass model= one of {', '.join(map(repr, names))}"
+    raise HbmError(msg)

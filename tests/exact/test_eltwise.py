@@ -1,0 +1,169 @@
+"""Add, Mul, Maximum, Minimum, Clamp: the JIT gives the reference's integers, over every kind of broadcast."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hbc_runtime import numerics
+from hbc_runtime.isa import Add, Clamp, Maximum, Minimum, Mul, Scheme
+from hbc_runtime.types import DType
+from tests.exact.harness import run_both
+from tests.exact.light import EXACT, INTEGERS, Array, arrays, clamps, scheme_operands, shapes, zero_points
+
+Shape = tuple[int, ...]
+BOTH = frozenset({0, 1})
+DTYPES = st.sampled_from(INTEGERS)
+PRODUCTS = [(Scheme.FORM_B, np.int8), (Scheme.FORM_B, np.int16), (Scheme.WIDE, np.int16), (Scheme.WIDE, np.int32)]
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Shape, Shape, Shape]:
+    """(lhs, rhs, result): equal shapes, and axes of size 1 in either or both, up to rank 6."""
+    out = draw(shapes(max_rank=6, max_side=5))
+    kinds = [draw(st.sampled_from("==lr")) for _ in out] if draw(st.booleans()) else ["="] * len(out)
+    lhs = tuple(1 if kind == "l" else d for d, kind in zip(out, kinds, strict=True))
+    rhs = tuple(1 if kind == "r" else d for d, kind in zip(out, kinds, strict=True))
+    return lhs, rhs, out
+
+
+NAMED = [
+    pytest.param((2, 5, 7, 33), (1, 1, 1, 33), id="channels"),
+    pytest.param((1, 1, 1, 33), (2, 5, 7, 33), id="channels-first"),
+    pytest.param((3, 5, 7, 20), (3, 1, 1, 20), id="squeeze-excite"),
+    pytest.param((2, 5, 7, 20), (2, 5, 7, 1), id="per-pixel"),
+    pytest.param((2, 5, 7, 20), (1, 1, 1, 1), id="scalar"),
+    pytest.param((1, 6, 1, 5), (4, 1, 3, 1), id="outer-product"),
+    pytest.param((200, 100), (200, 100), id="equal"),
+]
+
+
+@pytest.mark.parametrize(("lhs", "rhs"), NAMED)
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_broadcasts(lhs: Shape, rhs: Shape, dtype: type[np.generic]) -> None:
+    rng = np.random.default_rng(1)
+    info = np.iinfo(dtype)
+    a, b = (rng.integers(info.min, info.max, s, np.dtype(dtype), endpoint=True) for s in (lhs, rhs))
+    (y,) = run_both(
+        Maximum(inputs=(), outputs=()),
+        [a, b],
+        [(np.broadcast_shapes(lhs, rhs), DType.of(dtype))],
+        dynamic=BOTH,
+        threads=(1, 2),
+    )
+    assert np.array_equal(y, np.maximum(a, b))
+
+
+@given(st.data(), pairs(), DTYPES, DTYPES, DTYPES)
+@EXACT
+def test_add_in_integers(
+    data: st.DataObject,
+    pair: tuple[Shape, Shape, Shape],
+    lhs: type[np.generic],
+    rhs: type[np.generic],
+    out: type[np.generic],
+) -> None:
+    lo, hi = data.draw(clamps(out))
+    op = Add(
+        inputs=(), outputs=(), scheme=Scheme.FORM_B, clamp_min=lo, clamp_max=hi,
+        lhs_multiplier=data.draw(st.integers(-32767, 32767)), rhs_multiplier=data.draw(st.integers(-32767, 32767)),
+        shift=data.draw(st.one_of(st.integers(0, 20), st.integers(0, 62))), zero_point=data.draw(zero_points(out)),
+        lhs_zero_point=data.draw(zero_points(lhs)), rhs_zero_point=data.draw(zero_points(rhs)),
+    )  # fmt: skip
+    a, b = data.draw(arrays(pair[0], lhs)), data.draw(arrays(pair[1], rhs))
+    run_both(op, [a, b], [(pair[2], DType.of(out))], dynamic=BOTH, threads=(1, 2))
+
+
+@given(st.data(), pairs(), DTYPES, DTYPES, DTYPES, st.sampled_from([Add, Mul]))
+@EXACT
+def test_add_and_mul_in_float32(
+    data: st.DataObject,
+    pair: tuple[Shape, Shape, Shape],
+    lhs: type[np.generic],
+    rhs: type[np.generic],
+    out: type[np.generic],
+    kind: type[Add | Mul],
+) -> None:
+    lo, hi = data.draw(clamps(out))
+    scales = st.floats(2.0**-12, 2.0**4)
+    op = kind(
+        inputs=(), outputs=(), scheme=Scheme.FLOAT, clamp_min=lo, clamp_max=hi, zero_point=data.draw(zero_points(out)),
+        lhs_scale=data.draw(scales), rhs_scale=data.draw(scales) * data.draw(st.sampled_from([1, -1])),
+        out_scale=data.draw(scales),
+        lhs_zero_point=data.draw(zero_points(lhs)), rhs_zero_point=data.draw(zero_points(rhs)),
+    )  # fmt: skip
+    operands: list[Array | None] = [data.draw(arrays(pair[0], lhs)), data.draw(arrays(pair[1], rhs))]
+    operands += [None] * (len(kind.operands) - 2)
+    run_both(op, operands, [(pair[2], DType.of(out))], dynamic=BOTH, threads=(1, 2))
+
+
+@given(st.data(), pairs(), DTYPES, DTYPES, st.sampled_from(PRODUCTS))
+@EXACT
+def test_mul_in_integers(
+    data: st.DataObject,
+    pair: tuple[Shape, Shape, Shape],
+    lhs: type[np.generic],
+    rhs: type[np.generic],
+    result: tuple[Scheme, type[np.generic]],
+) -> None:
+    scheme, out = result
+    lo, hi = data.draw(clamps(out))
+    op = Mul(
+        inputs=(), outputs=(), scheme=scheme, clamp_min=lo, clamp_max=hi, zero_point=data.draw(zero_points(out)),
+        lhs_zero_point=data.draw(zero_points(lhs)), rhs_zero_point=data.draw(zero_points(rhs)),
+    )  # fmt: skip
+    operands = [
+        data.draw(arrays(pair[0], lhs)),
+        data.draw(arrays(pair[1], rhs)),
+        *data.draw(scheme_operands(scheme, 1)),
+    ]
+    run_both(op, operands, [(pair[2], DType.of(out))], dynamic=BOTH, threads=(1, 2))
+
+
+@given(st.data(), pairs(), DTYPES, st.sampled_from([Maximum, Minimum]))
+@EXACT
+def test_maximum_and_minimum(
+    data: st.DataObject, pair: tuple[Shape, Shape, Shape], dtype: type[np.generic], kind: type[Maximum]
+) -> None:
+    a, b = data.draw(arrays(pair[0], dtype)), data.draw(arrays(pair[1], dtype))
+    run_both(kind(inputs=(), outputs=()), [a, b], [(pair[2], DType.of(dtype))], dynamic=BOTH, threads=(1, 2))
+
+
+@given(st.data(), shapes(), DTYPES)
+@EXACT
+def test_clamp(data: st.DataObject, shape: Shape, dtype: type[np.generic]) -> None:
+    lo, hi = data.draw(clamps(dtype))
+    op = Clamp(inputs=(), outputs=(), clamp_min=lo, clamp_max=hi)
+    (y,) = run_both(op, [data.draw(arrays(shape, dtype))], [(shape, DType.of(dtype))], threads=(1, 2))
+    assert y.min() >= lo
+    assert y.max() <= hi
+
+
+def test_products_beyond_64_bits_saturate() -> None:
+    info = np.iinfo(np.int32)
+    ends = np.array([info.min, info.min + 1, -1, 0, 1, info.max], np.int32)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(ends, ends))
+    mult, pre, post = np.array([1 << 30], np.int32), np.array([0], np.int8), np.array([30], np.int8)
+    low, high = int(info.min), int(info.max)
+    for lhs, rhs in ((low, high), (high, low), (low, low), (1, -1)):
+        op = Mul(
+            inputs=(), outputs=(), scheme=Scheme.WIDE, clamp_min=low, clamp_max=high,
+            lhs_zero_point=lhs, rhs_zero_point=rhs,
+        )  # fmt: skip
+        (y,) = run_both(op, [a, b, mult, pre, post], [(a.shape, DType.I32)], dynamic=BOTH)
+        exact = [(p - lhs) * (q - rhs) for p, q in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]
+        assert y.ravel().tolist() == [max(low, min(high, v)) for v in exact]
+
+
+def test_every_pair_of_i8_adds_within_a_quantum_of_the_real_sum() -> None:
+    q = np.arange(-128, 128, dtype=np.int8)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(q, q))
+    lhs, rhs, shift = numerics.add_params(0.7, -0.45)
+    op = Add(
+        inputs=(), outputs=(), scheme=Scheme.FORM_B, clamp_min=-128, clamp_max=127,
+        lhs_multiplier=lhs, rhs_multiplier=rhs, shift=shift,
+    )  # fmt: skip
+    (y,) = run_both(op, [a, b], [(a.shape, DType.I8)], dynamic=BOTH, threads=(1, 2))
+    assert np.abs(y - np.clip(0.7 * a - 0.45 * b, -128, 127)).max() <= 0.52
