@@ -73,9 +73,9 @@ def compile(  # noqa: A001 - the name that the API promises
 
 def parse(text: str) -> Module:
     """The module that `.hbir` text describes; ParseError, with the place, where it describes none."""
-    from .ir.parser import parse as parse_text
+    from .ir.parser import parse_module
 
-    return parse_text(text)
+    return parse_module(text)
 
 
 def __getattr__(name: str) -> object:

@@ -21,6 +21,7 @@ from hbc_runtime.program import Program
 from .files import write_atomically
 from .options import CompileOptions, pick
 from .report import Report, source_nodes
+from .words import plural
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -134,8 +135,8 @@ def _refuse(report: Report, options: CompileOptions) -> None:
         rows = [f"{t.tensor!r}, {t.detail} (node {t.node!r})" for t in report.affine]
         why = "the BPU multiplies integers that stand for reals without an offset:\n" + "\n".join(rows)
         hint = "quantise activations symmetrically (i8, zero point 0), or compile without --strict"
-        raise error(EmitError, f"{len(rows)} tensor(s) have a zero point, which a real BPU would refuse", why=why, hint=hint)
+        raise error(EmitError, f"{plural(len(rows), 'tensor')} with a zero point, which a real BPU would refuse", why=why, hint=hint)
     reasons = [r for s in report.segments if s.device == "cpu" for r in s.reasons]
     if reasons and not options.cpu_fallback:
         hint = "change these nodes, or allow the CPU (leave out --no-cpu-fallback)"
-        raise error(EmitError, f"{len(reasons)} node(s) would run on the CPU", why="\n".join(reasons), hint=hint)
+        raise error(EmitError, f"{plural(len(reasons), 'node')} would run on the CPU", why="\n".join(reasons), hint=hint)

@@ -46,7 +46,9 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
-            return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            return {k: a for k in loaded.files if isinstance(a := loaded[k], np.ndarray)}
     except FileNotFoundError as err:
         raise error(SampleError, "there is no such file", where=str(path), hint="check the path") from err
     except OSError as err:

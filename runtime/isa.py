@@ -212,6 +212,7 @@ class Requantize(Requantizing):
         x = _one(ins, 0)
         require(x.dtype in INT_OUT, f"input dtype is {x.dtype.text}")
         require(self.scheme is not Scheme.NONE, "requantize needs a scheme")
+        _check_operand_zero_point(self.x_zero_point, x)
         require(-1 <= self.axis < len(x.shape), f"axis {self.axis} of rank {len(x.shape)}")
         self.check_scheme(ins[1], ins[2], ins[3], outs[0], x.shape[self.axis] if self.axis >= 0 else 1)
         require(outs[0].shape == x.shape, "output shape differs from the input's")
@@ -318,6 +319,8 @@ class Matmul(Requantizing):
         require(len(a.shape) == len(b.shape) and 2 <= len(a.shape) <= 6, "operands must have equal ranks of 2 to 6")
         require(a.shape[-1] == b.shape[-2], f"inner sizes {a.shape[-1]} and {b.shape[-2]} differ")
         require(a.shape[-1] >= 1, "inner size is 0")
+        _check_operand_zero_point(self.lhs_zero_point, a)
+        _check_operand_zero_point(self.rhs_zero_point, b)
         batch = _broadcast(a.shape[:-2], b.shape[:-2])
         require(out.shape == (*batch, a.shape[-2], b.shape[-1]), f"output shape {out.shape}")
         bias = ins[2]
@@ -355,7 +358,9 @@ class Add(Instruction):
         require(max(abs(self.lhs_multiplier), abs(self.rhs_multiplier)) < 1 << 15, "multipliers are 16 bit")
         require(0 <= self.shift <= 62, f"shift is {self.shift}")
         _check_elementwise_clamp(self.clamp_min, self.clamp_max, self.zero_point, outs[0])
-        _check_positive_finite(abs(self.out_scale))
+        _check_scales(self.lhs_scale, self.rhs_scale, self.out_scale)
+        _check_operand_zero_point(self.lhs_zero_point, _one(ins, 0))
+        _check_operand_zero_point(self.rhs_zero_point, _one(ins, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,10 +381,12 @@ class Mul(Requantizing):
 
     def check(self, ins: Sequence[Shaped | None], outs: Sequence[Shaped]) -> None:
         _check_binary(ins, outs)
+        _check_operand_zero_point(self.lhs_zero_point, _one(ins, 0))
+        _check_operand_zero_point(self.rhs_zero_point, _one(ins, 1))
         if self.scheme is Scheme.FLOAT:
             require(all(i is None for i in ins[2:]), "scheme FLOAT takes no multiplier here")
             _check_elementwise_clamp(self.clamp_min, self.clamp_max, self.zero_point, outs[0])
-            _check_positive_finite(abs(self.out_scale))
+            _check_scales(self.lhs_scale, self.rhs_scale, self.out_scale)
             return
         require(self.scheme in {Scheme.FORM_B, Scheme.WIDE}, f"scheme {self.scheme.name}")
         self.check_scheme(ins[2], ins[3], ins[4], outs[0], 1)
@@ -496,6 +503,7 @@ class AvgPool(Requantizing):
         x = _one(ins, 0)
         require(x.dtype in INT_ACT, f"input dtype is {x.dtype.text}")
         require(self.scheme is not Scheme.NONE, "an average needs a scheme")
+        _check_operand_zero_point(self.x_zero_point, x)
         _check_pool(self, x, outs[0])
         self.check_scheme(ins[1], ins[2], ins[3], outs[0], outs[0].shape[1] * outs[0].shape[2])
 
@@ -512,6 +520,7 @@ class ReduceSum(Requantizing):
     def check(self, ins: Sequence[Shaped | None], outs: Sequence[Shaped]) -> None:
         x = _one(ins, 0)
         require(x.dtype in INT_ACT, f"input dtype is {x.dtype.text}")
+        _check_operand_zero_point(self.x_zero_point, x)
         _check_reduce(self.axes, x, outs[0])
         self.check_scheme(ins[1], ins[2], ins[3], outs[0], 1)
 
@@ -766,5 +775,14 @@ def _check_elementwise_clamp(lo: int, hi: int, zero_point: int, out: Shaped) -> 
     require(low <= zero_point <= high, f"zero point {zero_point}")
 
 
-def _check_positive_finite(scale: float) -> None:
-    require(0.0 < scale < math.inf, f"scale is {scale}")
+F32_MAX = 3.4028234663852886e38
+
+
+def _check_scales(lhs: float, rhs: float, out: float) -> None:
+    require(abs(lhs) <= F32_MAX and abs(rhs) <= F32_MAX, f"scales {lhs} and {rhs} must be float32 numbers")
+    require(0.0 < out <= F32_MAX, f"output scale is {out}")
+
+
+def _check_operand_zero_point(zero_point: int, x: Shaped) -> None:
+    lo, hi = x.dtype.limits
+    require(lo <= zero_point <= hi, f"operand zero point {zero_point} is outside {x.dtype.text}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -28,7 +28,7 @@ class QdqGraph:
         self.constants.append(numpy_helper.from_array(value, name))
         return name
 
-    def op(self, op_type: str, operands: Sequence[str], result: str, **attributes: object) -> str:
+    def op(self, op_type: str, operands: Sequence[str], result: str, **attributes: Any) -> str:
         """A node named after its result."""
         self.nodes.append(helper.make_node(op_type, operands, [result], name=f"/{result}", **attributes))
         return result

@@ -11,9 +11,9 @@ QMAX = 127  # the range is [-127, 127]: without -128 it is symmetric, as the BPU
 
 
 def fake_quantize(x: Tensor, scale: Tensor) -> Tensor:
-    """`clamp(round_half_even(x / scale)) · scale`: ONNX's QuantizeLinear and back. Gradients pass where x is in range."""
+    """`clamp(round_half_even(x / scale)) · scale`: ONNX's QuantizeLinear and back. Gradients pass where x fits."""
     q = torch.clamp(x / scale, -QMAX, QMAX)
-    return cast("Tensor", q + (torch.round(q) - q).detach()) * scale
+    return (q + (torch.round(q) - q).detach()) * scale
 
 
 class FakeQuant(nn.Module):

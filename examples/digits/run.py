@@ -2,6 +2,8 @@
 
     hbc compile examples/digits/digits_qat.onnx --march nash -o digits.hbm
     python examples/digits/run.py digits.hbm
+
+One image per run: the model's batch is 1.
 """
 
 from __future__ import annotations

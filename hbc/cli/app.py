@@ -8,13 +8,14 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from hbc.diagnostics import Diagnostic, HbcError, OptionError, PassError, from_text
+from hbc.diagnostics import Diagnostic, HbcError, OptionError, PassError, from_text, nearest
 
 from .console import Screen, Verbosity
 
@@ -30,6 +31,14 @@ VERBS = {
     "ops": "List the ops and what the compiler can do with each.",
     "passes": "List the stages and passes of a march.",
 }
+
+
+class BadCommand(click.UsageError):
+    """A command that there is none of, and what there is."""
+
+    def __init__(self, message: str, hint: str, ctx: click.Context) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
 
 
 class Verbs(click.Group):
@@ -57,12 +66,8 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The named verb; a usage error that offers the nearest one otherwise."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from hbc.options import pick
-
-            try:
-                pick("command", args[0], VERBS)
-            except OptionError as err:
-                ctx.fail(f"{err.diagnostic.title}; {err.diagnostic.hint}")
+            guess = nearest(args[0], VERBS, limit=1)
+            raise BadCommand(f"there is no command {args[0]!r}", f"{guess} Known are {', '.join(VERBS)}".strip(), ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -74,9 +79,10 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Compile quantised ONNX models for the Horizon BPU, and run them bit for bit.
 
     \b
@@ -87,6 +93,9 @@ def cli() -> None:
     Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check found
     a difference, 70 a bug in hbc.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(USAGE)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -96,9 +105,9 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that isn't text must not end the run
-    _end_on_terminate()
     try:
-        status = _guarded(arguments, verbosity)
+        with _ending_on_terminate():
+            status = _guarded(arguments, verbosity)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
         _silence_stdout()
@@ -109,9 +118,11 @@ def main(args: Sequence[str] | None = None) -> int:
 def _guarded(arguments: list[str], verbosity: Verbosity) -> int:
     try:
         returned = cli.main(arguments, prog_name="hbc", standalone_mode=False, obj=verbosity)
-    except click.ClickException as err:
-        err.show()
-        return err.exit_code
+    except click.UsageError as err:
+        command = err.ctx.command_path if err.ctx is not None else "hbc"
+        hint = err.hint if isinstance(err, BadCommand) else f"{command} --help"
+        Screen(verbosity).diagnostic(Diagnostic(title=err.format_message(), hint=hint))
+        return USAGE
     except (click.Abort, KeyboardInterrupt):
         Screen(verbosity).error("interrupted", "hbc:")
         return INTERRUPTED
@@ -180,11 +191,19 @@ def _silence_stdout() -> None:
     os.close(nowhere)
 
 
-def _end_on_terminate() -> None:
+@contextmanager
+def _ending_on_terminate() -> Iterator[None]:
+    """SIGTERM ends the body by an exception, so that files half written are removed on the way out."""
+
     def end(_signal: int, _frame: FrameType | None) -> None:
-        sys.exit(TERMINATED)  # an exception, so that files half written are removed on the way out
+        sys.exit(TERMINATED)
 
     try:
-        signal.signal(signal.SIGTERM, end)
+        before = signal.signal(signal.SIGTERM, end)
     except ValueError:  # not the main thread: whoever called keeps its own handlers
+        yield
         return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

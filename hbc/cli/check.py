@@ -12,6 +12,7 @@ from hbc.check import TOLERANCE, CheckResult, Difference, OutputResult, check_pr
 from hbc.driver import compile_model
 from hbc.options import CompileOptions
 from hbc.samples import load_samples, random_samples
+from hbc.words import plural
 from hbc_runtime import load
 from hbc_runtime.program import Program
 
@@ -71,7 +72,7 @@ def command(
     program = load(hbm) if hbm is not None else _compiled(out, model, options)
     main = program.models[0]
     drawn = load_samples(inputs, main.inputs)[:samples] if inputs else random_samples(main, samples or 2, seed)
-    with out.working(f"comparing {len(drawn)} sample(s) with ONNX Runtime"):
+    with out.working(f"comparing {plural(len(drawn), 'sample')} with ONNX Runtime"):
         result = check_program(
             program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors
         )
@@ -97,7 +98,7 @@ def _show(out: Screen, result: CheckResult, tensors: bool) -> None:
         out.result(f"farthest tensor: {worst.name!r} ({worst.op}{made}): {_words(worst.difference)}")
     verdict = "passed" if result.passed else "DIFFERENT"
     how = f"cosine at least {result.tolerance:g}, or no farther than ONNX Runtime's optimiser moves it"
-    out.result(Text(f"{verdict}: {result.samples} sample(s), {how}", style="bold green" if result.passed else "bold red"))
+    out.result(Text(f"{verdict}: {plural(result.samples, 'sample')}, {how}", style="bold green" if result.passed else "bold red"))
 
 
 def _outputs(result: CheckResult) -> Table:
@@ -119,7 +120,7 @@ def _tensors(result: CheckResult) -> Table:
         (t.name, ", ".join(t.nodes), t.op, f"{t.difference.equal:.2%}", f"{t.difference.max_abs:.4g}", _quanta(t.difference), f"{t.difference.cosine:.6f}")
         for t in worst
     )  # fmt: skip
-    return table(columns, rows, right=columns[3:], title=f"{len(result.tensors)} inner tensors compared, sample 0")
+    return table(columns, rows, right=columns[3:], title=f"{plural(len(result.tensors), 'inner tensor')} compared, on the first sample")
 
 
 def _words(d: Difference) -> str:

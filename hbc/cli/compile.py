@@ -8,11 +8,14 @@ from pathlib import Path
 import click
 
 from hbc.driver import Compiled, compile_model, lower_model
-from hbc.files import check_writable, write_atomically
+from hbc.files import check_writable
+from hbc.ir import print_module
 from hbc.options import CompileOptions
 from hbc.report import Report
+from hbc.words import human_bytes
 
-from .console import Screen, human_bytes
+from .console import Screen
+from .opt import write_text
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
 from .render import nodes_table, notes_table, outputs_table, summary, warnings
 from .stages import StageLines
@@ -116,14 +119,11 @@ def _tell(out: Screen, report: Report, output: Path, size: int) -> None:
 def _emit_text(
     out: Screen, model: Path, options: CompileOptions, output: Path | None, stop_after: str | None, locs: bool
 ) -> None:
-    from hbc.ir.printer import print_module
-
     if output is not None and output != STDOUT:
         _guard(model, output)
     with StageLines(out) as lines:
         module = lower_model(model, options, stop_after=stop_after, on_event=lines)
-    text = print_module(module, locs=locs)
     if output is None or output == STDOUT:
-        out.raw(text)
+        out.raw(print_module(module, locs=locs, consts="elide" if sys.stdout.isatty() else "inline"))
     else:
-        write_atomically(output, text.encode())
+        write_text(module, output, locs)

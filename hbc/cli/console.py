@@ -41,8 +41,13 @@ class Screen:
         return not self.verbosity.quiet and (self.verbosity.verbose or self.err.is_terminal)
 
     def result(self, what: RenderableType) -> None:
-        """A piece of the answer, to stdout."""
-        self.out.print(_plain(what), soft_wrap=isinstance(what, str))
+        """A piece of the answer, to stdout; no line ends in blanks where it goes to a file or another program."""
+        if self.out.is_terminal:
+            self.out.print(_plain(what), soft_wrap=isinstance(what, str))
+            return
+        with self.out.capture() as captured:
+            self.out.print(_plain(what), soft_wrap=isinstance(what, str))
+        self.raw("\n".join(line.rstrip() for line in captured.get().split("\n")))
 
     def raw(self, text: str) -> None:
         """Text for stdout as it is: IR, JSON."""
@@ -102,31 +107,6 @@ def _printable(d: Diagnostic) -> Diagnostic:
     notes, excerpt = (tuple(map(printable, lines)) for lines in (d.notes, d.excerpt))
     texts = {k: printable(getattr(d, k)) for k in ("title", "loc", "why", "hint", "trail")}
     return Diagnostic(code=d.code, notes=notes, excerpt=excerpt, **texts)
-
-
-def human_bytes(n: int) -> str:
-    """`1536` → `1.5 kB`."""
-    size = float(n)
-    for unit in ("B", "kB", "MB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GB"
-
-
-def human_count(n: int) -> str:
-    """`12345678` → `12.3 M`."""
-    size = float(n)
-    for unit in ("", " k", " M"):
-        if size < 1000:
-            return f"{n}" if not unit else f"{size:.1f}{unit}"
-        size /= 1000
-    return f"{size:.1f} G"
-
-
-def human_seconds(seconds: float) -> str:
-    """`0.0123` → `12 ms`."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _plain(what: RenderableType) -> RenderableType:

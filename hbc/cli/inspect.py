@@ -13,14 +13,15 @@ import numpy as np
 from rich.table import Table
 
 from hbc.analysis import macs
+from hbc.words import human_bytes, human_count, plural, shape_text
 from hbc_runtime import load
 from hbc_runtime.isa import Instruction
 from hbc_runtime.program import BpuSegment, CpuSegment, Model, Program, Segment, Storage, TensorInfo
 from hbc_runtime.types import Layout, Quant
 
-from .console import Screen, human_bytes, human_count
+from .console import Screen
 from .params import PATH, SETTINGS, json_flag, screen, verbosity
-from .render import shape_text, table
+from .render import table
 
 PLUMBING = {"inputs", "outputs", "loc"}  # an instruction's fields that are no attributes
 
@@ -62,8 +63,10 @@ def _show_model(out: Screen, model: Model, locs: bool, arena: bool) -> None:
     rows = [("in", *_info_cells(i)) for i in model.inputs] + [("out", *_info_cells(o)) for o in model.outputs]
     out.result(table(columns, rows))
     for number, segment in enumerate(model.segments):
+        out.result("")
         out.result(_segment_table(model, number, segment, locs))
     if arena:
+        out.result("")
         out.result(_arena_table(model))
 
 
@@ -93,7 +96,7 @@ def _segment_table(model: Model, number: int, segment: Segment, locs: bool) -> T
         (i, op.opcode.name.lower(), *_instruction_cells(model, op), *([", ".join(op.loc)] if locs else []))
         for i, op in enumerate(segment.instructions)
     ]  # type: ignore[misc]
-    return table(columns, rows, title=f"{title}: bpu, {len(rows)} instructions", right=("#",))
+    return table(columns, rows, title=f"{title}: bpu, {plural(len(rows), 'instruction')}", right=("#",))
 
 
 def _instruction_cells(model: Model, op: Instruction) -> tuple[str, str, str]:

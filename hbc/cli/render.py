@@ -9,15 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from hbc.report import NodeRow, Report
+from hbc.words import human_bytes, human_count, plural, shape_text, some
 
-from .console import human_bytes, human_count, printable
+from .console import printable
 
 DEVICE_STYLES = {"bpu": "green", "host": "cyan", "cpu": "yellow", "folded": "dim"}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", right: Sequence[str] = ()) -> Table:
     """A plain table: the columns in `right` are numbers and stand on the right."""
-    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
@@ -42,7 +43,7 @@ def _node_cells(n: NodeRow) -> tuple[object, ...]:
 def outputs_table(report: Report) -> Table:
     """Which outputs keep the accumulator's precision."""
     rows = [
-        (o.name, o.dtype, shape_text(o.shape), f"i32 accumulator, {o.scales} scale(s)" if o.high_precision else "requantised")
+        (o.name, o.dtype, shape_text(o.shape), f"i32 accumulator, {plural(o.scales, 'scale')}" if o.high_precision else "requantised")
         for o in report.outputs
     ]
     return table(("output", "dtype", "shape", "precision"), rows)
@@ -61,38 +62,28 @@ def notes_table(report: Report) -> Table | None:
 def summary(report: Report) -> list[str]:
     """The report in a few lines."""
     placed = ", ".join(f"{count} {device}" for device, count in report.placed.items()) or "none"
-    parts = [
+    return [
         f"nodes      {placed}",
-        f"work       {human_count(report.macs)} MACs, {sum(report.instructions.values())} instructions, "
-        f"{len(report.segments)} segment(s)",
+        f"work       {human_count(report.macs)} MACs, {plural(sum(report.instructions.values()), 'instruction')}, "
+        f"{plural(len(report.segments), 'segment')}",
         f"memory     {human_bytes(report.arena_bytes)} arena, {human_bytes(report.constant_bytes)} constants",
     ]
-    return parts
 
 
 def warnings(report: Report) -> list[str]:
     """What the user should know without asking."""
     found = []
     if report.affine:
-        names = _some([repr(t.tensor) for t in report.affine])
+        names = some([repr(t.tensor) for t in report.affine])
         found.append(
-            f"{len(report.affine)} tensor(s) have a zero point, so a real BPU would refuse this model: {names}\n"
+            f"{plural(len(report.affine), 'tensor')} with a zero point, so a real BPU would refuse this model: {names}\n"
             "   = try:  quantise activations symmetrically; --strict makes this an error, --explain lists them all"
         )
     if report.wide:
-        names = _some([repr(t.tensor) for t in report.wide])
-        found.append(f"{len(report.wide)} sum(s) may pass 32 bits and then saturate: {names}")
+        names = some([repr(t.tensor) for t in report.wide])
+        found.append(f"{plural(len(report.wide), 'sum')} may pass 32 bits and then saturate: {names}")
     on_cpu = [n for n in report.layers if n.device == "cpu"]
     if on_cpu:
-        names = _some([f"{n.node!r} ({n.op_type})" if n.op_type else repr(n.node) for n in on_cpu])
-        found.append(f"{len(on_cpu)} node(s) run on the CPU, not the BPU: {names}\n   = try:  --explain says why")
+        names = some([f"{n.node!r} ({n.op_type})" if n.op_type else repr(n.node) for n in on_cpu])
+        found.append(f"{plural(len(on_cpu), 'node')} on the CPU, not the BPU: {names}\n   = try:  --explain says why")
     return found
-
-
-def _some(names: Sequence[str], limit: int = 4) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """`(1, 3, 8, 8)` → `1x3x8x8`."""
-    return "x".join(map(str, shape)) or "scalar"

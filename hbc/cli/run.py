@@ -15,12 +15,13 @@ import numpy as np
 from hbc.diagnostics import OptionError, error, nearest
 from hbc.files import check_writable, write_atomically
 from hbc.samples import Sample, load_arrays, load_samples, random_samples
+from hbc.words import human_seconds, plural, shape_text
 from hbc_runtime import Session
 from hbc_runtime.program import TensorInfo
 
-from .console import Screen, human_seconds
+from .console import Screen
 from .params import PATH, SETTINGS, json_flag, screen, verbosity
-from .render import shape_text, table
+from .render import table
 
 
 @click.command(context_settings=SETTINGS)
@@ -81,7 +82,7 @@ def gather(out: Screen, session: Session, inputs: Iterable[str], seed: int | Non
     elif missing:
         wanted = "\n".join(f"{i.name!r}: {i.dtype.text}[{shape_text(i.shape)}]" for i in missing)
         hint = "--input NAME=x.npy, --input x.npz, or --random 0"
-        raise error(OptionError, f"{len(missing)} input(s) have no value", why=wanted, hint=hint)
+        raise error(OptionError, f"no value for {plural(len(missing), 'input')}", why=wanted, hint=hint)
     return sample
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from hbc.driver import Event, StageBegun
+from hbc.words import human_seconds
 
-from .console import Screen, human_seconds
+from .console import Screen
 
 
 class StageLines:

@@ -54,7 +54,9 @@ def read(path: Path) -> ModelFile:
         raise problem("this is no file name", where=quoted(where), why=str(error)) from error
     except OSError as error:
         why = errno.errorcode.get(error.errno or 0, "") + f" {error.strerror}"
-        raise problem("the file can't be read", where=quoted(where), why=why.strip(), hint="check its permissions") from error
+        raise problem(
+            "the file can't be read", where=quoted(where), why=why.strip(), hint="check its permissions"
+        ) from error
     if not data:
         raise problem("the file is empty", where=where, why="it has 0 bytes", hint="export or download the model again")
     return ModelFile(path.name, data, path.parent)

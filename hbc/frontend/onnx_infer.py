@@ -56,10 +56,12 @@ def infer(node: NodeProto, operands: Mapping[str, Known], versions: Mapping[str,
         known = operands[name]
         inputs.append(helper.make_tensor_value_info(name, known.elem_type, known.shape))
         if known.array is not None and known.array.size <= DATA_LIMIT:
-            constants.append(onnx.numpy_helper.from_array(np.ascontiguousarray(known.array), name))
+            constants.append(onnx.numpy_helper.from_array(np.asarray(known.array, order="C"), name))
     outputs = [helper.make_empty_tensor_value_info(o) for o in node.output if o]
     graph = helper.make_graph([node], "one", inputs, outputs, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in versions.items()], ir_version=10)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(d, v) for d, v in versions.items()], ir_version=10
+    )
     try:
         result = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
@@ -85,10 +87,14 @@ def _is_small(results: Sequence[Inferred | None]) -> bool:
     return all(r is not None and r.shape is not None and math.prod(r.shape) <= FOLD_LIMIT for r in results)
 
 
-def _evaluate(node: NodeProto, arrays: Mapping[str, np.ndarray], versions: Mapping[str, int]) -> list[np.ndarray] | None:
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, and many models fold nothing
+def _evaluate(
+    node: NodeProto, arrays: Mapping[str, np.ndarray], versions: Mapping[str, int]
+) -> list[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator
 
-    inputs = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in arrays.items()]
+    inputs = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in arrays.items()
+    ]
     outputs = [helper.make_empty_tensor_value_info(o) for o in node.output if o]
     opsets = [helper.make_opsetid("", versions[""])]
     model = helper.make_model(helper.make_graph([node], "one", inputs, outputs), opset_imports=opsets, ir_version=10)

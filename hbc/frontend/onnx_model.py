@@ -92,7 +92,11 @@ def captured(node: NodeProto) -> dict[str, None]:
     """The outer tensors that the node's subgraphs read, each once, in order."""
     found: dict[str, None] = {}
     for inner in subgraphs(node):
-        own = {i.name for i in inner.input} | {t.name for t in inner.initializer} | {o for n in inner.node for o in n.output}
+        own = (
+            {i.name for i in inner.input}
+            | {t.name for t in inner.initializer}
+            | {o for n in inner.node for o in n.output}
+        )
         used = [name for n in inner.node for name in reads(n)] + [o.name for o in inner.output]
         found.update(dict.fromkeys(name for name in used if name not in own))
     return found
@@ -125,7 +129,7 @@ def _inlined(source: Source) -> ModelProto:
     if not source.model.functions:
         return source.model
     try:
-        from onnx.inliner import inline_local_functions  # noqa: PLC0415 - few models have functions
+        from onnx.inliner import inline_local_functions
 
         return inline_local_functions(source.model)
     except (RuntimeError, ValueError, TypeError, DecodeError) as error:
@@ -141,7 +145,9 @@ def _refuse_repeated_names(source: Source) -> None:
     if twice:
         makers = listing(quoted(label(n)) for n in graph.node if set(n.output) & set(twice)) or "the initializers"
         where = f"{source.file}: tensor {listing(map(quoted, twice))}"
-        raise problem("a tensor is defined twice", where=where, why=f"by {makers}", hint="give each tensor its own name")
+        raise problem(
+            "a tensor is defined twice", where=where, why=f"by {makers}", hint="give each tensor its own name"
+        )
     twice = [name for name, count in Counter(o.name for o in graph.output).items() if count > 1]
     if twice:
         raise problem("two outputs have one name", where=f"{source.file}: output {listing(map(quoted, twice))}")
@@ -173,12 +179,14 @@ def _ordered(source: Source) -> list[NodeProto]:
         settled = set(order)
         stuck = [n for i, n in enumerate(nodes) if i not in settled]
         where = f"{source.file}: among the nodes {listing(quoted(label(n)) for n in stuck)}"
-        raise problem("the graph has a cycle", where=where, why="a node needs its own result", hint="export the model again")
+        raise problem(
+            "the graph has a cycle", where=where, why="a node needs its own result", hint="export the model again"
+        )
     return [nodes[i] for i in order]
 
 
 def _settle(waits: list[int], readers: Sequence[Sequence[int]]) -> list[int]:
-    from heapq import heapify, heappop, heappush  # noqa: PLC0415 - only here
+    from heapq import heapify, heappop, heappush
 
     ready = [i for i, n in enumerate(waits) if n == 0]
     heapify(ready)  # the lowest index first: a sorted file keeps its order
@@ -209,7 +217,10 @@ def _refuse_unknown(source: Source, nodes: Sequence[NodeProto]) -> None:
     if not unknown:
         return
     kinds = Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in unknown)
-    why = "; ".join(f"{kind} (×{count})" for kind, count in sorted(kinds.items())) + ": no such operator in hbc or ONNX Runtime"
+    why = (
+        "; ".join(f"{kind} (×{count})" for kind, count in sorted(kinds.items()))
+        + ": no such operator in hbc or ONNX Runtime"
+    )
     hints = [_CUSTOM_HINTS[d] for d in sorted({n.domain for n in unknown}) if d in _CUSTOM_HINTS]
     hint = "; ".join(hints) or "export without custom operators, or as model-local functions"
     where = f"{source.file}: node {listing(quoted(label(n)) for n in unknown)}"

@@ -153,7 +153,9 @@ class Node:
             found = infer(self.proto, known, self.scope.source.versions)
         for i, name in enumerate(self.proto.output):
             stated, result = self.scope.declared.get(name), found[i]
-            if stated is not None and (result is None or (result.shape is None and result.elem_type == stated.elem_type)):
+            if stated is not None and (
+                result is None or (result.shape is None and result.elem_type == stated.elem_type)
+            ):
                 found[i] = Inferred(stated.elem_type, stated.shape)
         return found
 
@@ -163,6 +165,9 @@ class Node:
         FrontendError where a result's type isn't known before running, or is none that the runtime has.
         """
         found = self.inferred() if types is None else types
+        for i, result in enumerate(found):
+            if result is None and not self.wants(i):
+                self.proto.output[i] = ""  # an optional result that nobody reads
         outputs = [name for name in self.proto.output if name]
         results = [self._result_type(n, r) for n, r in zip(self.proto.output, found, strict=True) if n]
         operands = [self.scope.onnx_value(n, self.loc) for n in self.operand_names()]
@@ -210,7 +215,9 @@ class Node:
 
 def _rename(graph: onnx.GraphProto, outer: dict[str, str]) -> None:
     """Rename what a subgraph captures by `outer`, and its own tensors out of every other name's way."""
-    own = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {o for n in graph.node for o in n.output}
+    own = (
+        {i.name for i in graph.input} | {t.name for t in graph.initializer} | {o for n in graph.node for o in n.output}
+    )
     names = {**outer, **{name: f"local:{name}" for name in own if name}}
 
     def renamed(given: Iterable[str]) -> list[str]:

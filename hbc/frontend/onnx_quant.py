@@ -93,7 +93,9 @@ def dequantize_operand(n: Node, index: int, scale: int, zero: int, axis: int) ->
     array = n.scope.array(n.name(index))
     t = n.x(index).type if array is None else TensorType(array.shape, DType.of(array.dtype))
     if t.dtype not in QUANTIZED:
-        raise n.fail(f"input {quoted(n.name(index))} is {t.dtype.text}, which stands for no reals", hint="export the model again")
+        raise n.fail(
+            f"input {quoted(n.name(index))} is {t.dtype.text}, which stands for no reals", hint="export the model again"
+        )
     quant = read_quant(n, scale, zero, t.dtype, t.shape, axis)
     if quant is None:
         return None
@@ -107,7 +109,9 @@ def _without_zero_scales(array: np.ndarray, quant: Quant) -> tuple[np.ndarray, Q
         return array, quant
     spare = np.float32(scales.max()) if scales.max() > 0 else np.float32(1)
     zeros = np.asarray(quant.zero_point, np.int64)
-    values = np.where(_along(dead, quant.axis, array.ndim), _along(zeros, quant.axis, array.ndim), array).astype(array.dtype)
+    values = np.where(_along(dead, quant.axis, array.ndim), _along(zeros, quant.axis, array.ndim), array).astype(
+        array.dtype
+    )
     alive = np.where(dead, spare, scales)
     return values, Quant(tuple(float(s) for s in alive), quant.zero_point, quant.axis)
 

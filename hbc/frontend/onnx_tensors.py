@@ -62,7 +62,9 @@ def _elements(tensor: TensorProto, where: str) -> int:
         raise problem(f"the shape {list(tensor.dims)} has a negative size", where=where, hint="export the model again")
     elements = math.prod(tensor.dims)
     if elements > LARGEST:
-        raise problem(f"the shape {list(tensor.dims)} is beyond 2 GiB", where=where, hint="check how the model was exported")
+        raise problem(
+            f"the shape {list(tensor.dims)} is beyond 2 GiB", where=where, hint="check how the model was exported"
+        )
     return elements
 
 
@@ -81,7 +83,9 @@ def _check_length(tensor: TensorProto, elements: int, where: str) -> None:
         got, unit = len(getattr(tensor, field)), f"entries of {field}"
     if got != want:
         why = f"{dtype_name(tensor.data_type)}{list(tensor.dims)} takes {want} {unit}, the file holds {got}"
-        raise problem("the tensor's data don't fit its shape", where=where, why=why, hint="export or download the model again")
+        raise problem(
+            "the tensor's data don't fit its shape", where=where, why=why, hint="export or download the model again"
+        )
 
 
 def _with_external_data(tensor: TensorProto, folder: Path | None, where: str) -> TensorProto:
@@ -112,18 +116,29 @@ def _inside(location: str, folder: Path | None, where: str) -> Path:
     """The data file, which must lie in the model's folder: a model must not make hbc read files elsewhere."""
     if folder is None:
         hint = "give the path of the model file instead of its bytes"
-        raise problem("the weights lie in a second file", where=where, why=f"{quoted(location)}, and no folder is known", hint=hint)
+        raise problem(
+            "the weights lie in a second file",
+            where=where,
+            why=f"{quoted(location)}, and no folder is known",
+            hint=hint,
+        )
     try:
         root = folder.resolve()
         path = (root / location).resolve()
         outside = not location or not path.is_relative_to(root)
         missing = not outside and not path.is_file()
     except (OSError, ValueError, RuntimeError) as error:
-        raise problem("the external data file has no usable name", where=where, why=f"{quoted(location)}: {error}") from error
+        raise problem(
+            "the external data file has no usable name", where=where, why=f"{quoted(location)}: {error}"
+        ) from error
     if outside:
         why = f"{quoted(location)} lies outside the model's folder"
-        raise problem("the external data file isn't read", where=where, why=why, hint="move it beside the model and save again")
+        raise problem(
+            "the external data file isn't read", where=where, why=why, hint="move it beside the model and save again"
+        )
     if missing:
         hint = f"put it beside the model, at {path.relative_to(root)}"
-        raise problem("the external data file is missing", where=where, why=f"there is no {quoted(location)}", hint=hint)
+        raise problem(
+            "the external data file is missing", where=where, why=f"there is no {quoted(location)}", hint=hint
+        )
     return path

@@ -10,6 +10,7 @@ from hbc.ir.ops import Const, Dequantize, Move, Mul, Quantize, Reshape, Transpos
 from hbc.ir.types import DType, Quant, TensorType
 
 from .onnx_node import Node
+from .problem import quoted
 
 
 def is_weight(value: Value) -> bool:
@@ -18,6 +19,17 @@ def is_weight(value: Value) -> bool:
     while isinstance(op, (Quantize, Dequantize)):
         op = op.x.op
     return isinstance(op, Const)
+
+
+def require_finite(n: Node, *operands: Value | None) -> None:
+    """FrontendError naming the first weight or bias that holds NaN or infinity: no integer stands for those."""
+    for value in operands:
+        const = None if value is None else value.defined_by(Const)
+        if const is not None and const.value.dtype.kind == "f" and not np.isfinite(const.value).all():
+            why = "no integer stands for NaN or infinity"
+            raise n.fail(
+                f"the constant {quoted(const.node)} is not finite", why=why, hint="check the training or the export"
+            )
 
 
 def reshaped(n: Node, value: Value, shape: tuple[int, ...]) -> Value:

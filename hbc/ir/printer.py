@@ -16,6 +16,7 @@ from .naming import Namer, bare_or_quoted, quote, value_names, value_text
 from .types import DType, Quant, TensorType
 
 HEADER = "// hbir 1"
+_WORD = re.compile(r"(?!(?:inf|nan)$)[A-Za-z_][A-Za-z0-9_.]*")
 _NOT_BARE = re.compile(r"[^A-Za-z0-9_.$-]")
 _NPZ_WORDS = ("file", "allow_pickle")  # parameters of numpy.savez, which takes arrays by keyword
 Consts = Literal["inline", "elide"]
@@ -132,7 +133,7 @@ class _Printer:
     def _output(self, name: str, value: Value) -> str:
         if self.names.get(value) == name:
             return self.value(value)
-        return f"{bare_or_quoted(name)} = {self.value(value)}"
+        return f"{name if _WORD.fullmatch(name) else quote(name)} = {self.value(value)}"
 
     def op(self, op: Op) -> str:
         results = ", ".join(map(self.value, op.results))

@@ -87,7 +87,7 @@ def _verify_uses(graph: Graph, values: set[Value]) -> None:
     for value, uses in expected.items():
         if len(value.uses) != len(uses) or set(value.uses) != uses:
             strange = next((u for u in value.uses if u not in uses), None)
-            reader = "a use is missing or doubled" if strange is None else f"{strange.op or 'an output'} is not a reader"
+            reader = "one is missing or doubled" if strange is None else f"{strange.op or 'an output'} is not a reader"
             message = f"the use list of {_named(value)} is wrong: {reader}"
             if value.op is None:
                 _require_graph(graph, "USES", False, message)  # noqa: FBT003
@@ -109,7 +109,8 @@ def _verify_form(op: Op) -> None:
         spec = op.OPERANDS[min(i, len(op.OPERANDS) - 1)]
         _require(op, "FORM", value is not None or spec.optional, f"operand {i} ({spec.name!r}) is missing")
     kinds = attr_kinds(type(op))
-    _require(op, "FORM", op.attrs.keys() == kinds.keys(), f"its attributes are {sorted(op.attrs)}, not {sorted(kinds)}")
+    declared = op.attrs.keys() == kinds.keys()
+    _require(op, "FORM", declared, f"its attributes are {sorted(op.attrs)}, not {sorted(kinds)}")
     for name, kind in kinds.items():
         try:
             kind.conform(op.attrs[name])

@@ -15,6 +15,7 @@ from hbc.ir.types import TensorType, remap_axis
 from hbc_runtime import isa
 
 from .base import Pass, Target
+from .matching import must_copy
 
 TO_NHWC = (0, 2, 3, 1)  # perm of a transpose from the model's NCHW
 TO_NCHW = (0, 3, 1, 2)  # and of the one back
@@ -185,7 +186,9 @@ class _Walk:
 
     def compose(self, i: int, op: Op, twin: Value, perm: tuple[int, ...]) -> None:
         """`op` transposes a value whose twin is `twin`: transpose the twin instead (by `perm`), or read it as it is."""
-        if perm == (0, 1, 2, 3) and twin.type == op.out.type:
+        if perm == (0, 1, 2, 3) and must_copy(op, twin):
+            self.graph.replace_uses(op.out, self.add(i, op, RESHAPE, [twin], {}, op.out.type, op.out.name))
+        elif perm == (0, 1, 2, 3) and twin.type == op.out.type:
             self.graph.replace_uses(op.out, twin)
         elif op.operands[0] in self.virtual:
             new = self.add(i, op, TRANSPOSE, [twin], {"perm": perm}, op.out.type, op.out.name)

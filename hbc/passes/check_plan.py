@@ -10,7 +10,7 @@ from hbc.ir.core import Graph, Module, Op, Value
 ALIGNMENT = 64  # bytes: the arena's promise to the kernels (hbc_runtime.program.ALIGN), restated on purpose
 
 
-def check_plan(module: Module) -> None:
+def plan_is_sound(module: Module) -> None:
     """PassError, naming the values, unless every plan obligation holds.
 
     Every value between ops has an offset or shares one, and nothing else has; offsets are aligned and inside the arena;

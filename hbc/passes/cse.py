@@ -16,7 +16,7 @@ from .base import Pass, Target
 
 
 @dataclass(frozen=True)
-class CommonSubexpressions(Pass):
+class Cse(Pass):
     """Merge ops of one class with equal operands, attributes, result types and placement; locations fuse.
 
         %a = clip %x {low = 0}       %a = clip %x {low = 0}
@@ -34,12 +34,17 @@ class CommonSubexpressions(Pass):
         copies = []
         for op in graph.ops:  # operands are merged before their users are looked at, so one walk is enough
             kept = first.setdefault(op_key(op), op)
-            if kept is not op:
+            if kept is not op and not _fill_two_arrays(kept, op):
                 rw = Rewriter(graph, op)
                 for old, new in zip(op.results, kept.results, strict=True):
                     rw.replace(old, new)
                 copies.append(op)
         return graph.erase(copies)
+
+
+def _fill_two_arrays(a: Op, b: Op) -> bool:
+    """True for placed ops that write two of the caller's arrays: one op fills only one."""
+    return a.placement is not None and any(x.is_output and y.is_output for x, y in zip(a.results, b.results, strict=True))
 
 
 def op_key(op: Op) -> Hashable:

@@ -11,7 +11,7 @@ from .base import Pass, Target
 
 
 @dataclass(frozen=True)
-class RemoveDead(Pass):
+class Dce(Pass):
     """Remove every op none of whose results is read by a living op or returned; no op has side effects.
 
         %a = clip %x

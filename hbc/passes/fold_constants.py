@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from hbc.ir import fixed_point
 from hbc.ir.builder import make_op
 from hbc.ir.core import Module, Op
+from hbc.ir.interpreter import evaluate
 from hbc.ir.location import fuse
 from hbc.ir.ops import Call, Const, Dequantize
-from hbc.ir.semantics import Semantics
 
 from .base import Pass, Target
+from .matching import const_value
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class FoldConstants(Pass):
             if not self.folds(op):
                 body.append(op)
                 continue
-            constants = [_constant(op, array, i) for i, array in enumerate(evaluate(op, target.semantics))]
+            arrays = [const_value(v) for v in op.operands]
+            constants = [_constant(op, array, i) for i, array in enumerate(evaluate(op, target.semantics, arrays))]
             for old, new in zip(op.results, constants, strict=True):
                 graph.replace_uses(old, new.out)
             op.drop_operands()
@@ -57,12 +57,6 @@ class FoldConstants(Pass):
         if not all(v is None or isinstance(v.owner, Const) for v in op.operands):
             return False
         return sum(r.type.nbytes for r in op.results) <= self.max_bytes
-
-
-def evaluate(op: Op, sem: Semantics) -> Sequence[np.ndarray]:
-    """The results of an op of constants: quantised arithmetic as instructions do it, all else by reference."""
-    arrays = [None if v is None else v.owner.value for v in op.operands]  # type: ignore[union-attr]
-    return fixed_point.evaluate(op, sem, arrays) if fixed_point.is_fixed(op) else op.reference(sem, *arrays)
 
 
 def _constant(op: Op, array: np.ndarray, index: int) -> Const:

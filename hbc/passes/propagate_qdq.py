@@ -36,10 +36,10 @@ class PropagateQdq(Pass):
         %b = max_pool %a                     →   %b = quantize %a : i8
         %c = quantize %b : i8                    %c = max_pool %b : i8
 
-    A dequantize of constants takes the moved constants, per-channel scales follow their axis, and an op that tears the axis
-    apart keeps its place. A pad moves only where its border is exactly one of the integers. A concat of one quantisation
-    moves where no quantize follows it (else it is `fold-qdq`'s). A quantize that meets a dequantize becomes nothing (equal
-    types), a flip_sign, or a requantize.
+    A dequantize of constants takes the moved constants, per-channel scales follow their axis, and an op that tears the
+    axis apart keeps its place. A pad moves only where its border is exactly one of the integers. A concat of one
+    quantisation moves where no quantize follows it (else it is `fold-qdq`'s). A quantize that meets a dequantize is
+    nothing (equal types), a flip_sign, or a requantize. `cse` behind it merges what several readers got.
     """
 
     name: ClassVar[str] = "propagate-qdq"
@@ -125,7 +125,7 @@ def _concat_type(op: Concat, dequantizes: list[Dequantize]) -> TensorType | None
 
 
 def keeps_order(t: TensorType) -> bool:
-    """True for narrow integers whose order is that of the reals of the same channel, so that a maximum is one in both."""
+    """True for narrow integers that are ordered as their reals, channel by channel: a maximum is one in both."""
     return t.dtype in NARROW and t.quant is not None and t.quant.axis in {None, 0, 1} and min(t.quant.scale) > 0
 
 
@@ -179,9 +179,9 @@ def _chain_above(quantize: Quantize) -> list[Op]:
             break
         if isinstance(op, Pad) and not border_is_exact(op, t, narrow=quantize.narrow):
             break
-        if op.out.type.elements < source.type.elements and not isinstance(op, MaxPool) and not source.has_one_use:
-            if not _siblings_agree(source, quantize):  # else the whole would be quantised for the sake of a part
-                break
+        takes_part = isinstance(op, Move) and op.out.type.elements < source.type.elements
+        if takes_part and not source.has_one_use and not _siblings_agree(source, quantize):
+            break  # the whole would be quantised for the sake of a part
         chain.append(op)
         value = source
     return chain
@@ -283,7 +283,8 @@ def joint(op: Quantize, source: Dequantize, sem: Semantics) -> Value | Op | None
         return make_op(Const, [], {"value": folded}, op.loc, [t], [op.out.name])
     if x.type.dtype in FLIPPED and flip_type(x.type) == t:
         return make_op(FlipSign, [x], {}, source.loc, [t])
-    per_tensor = x.type.quant is not None and t.quant is not None and x.type.quant.is_per_tensor and t.quant.is_per_tensor
-    if not per_tensor or x.type.dtype not in {*NARROW, DType.I32} or t.dtype not in NARROW:
+    if any(q is None or q.axis is not None for q in (x.type.quant, t.quant)):
+        return None
+    if x.type.dtype not in {*NARROW, DType.I32} or t.dtype not in NARROW:
         return None
     return make_op(Requantize, [x], {}, source.loc, [t])

@@ -11,14 +11,15 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import isa
-from ..isa import Instruction, require
+from ..isa import Instruction, Scheme, require
 from ..program import Model, Storage, Tensor
 from .layout import INT_ATTRIBUTE
 from .where import within
 
 ACTIVATIONS = {"x", "xs", "lhs", "rhs", "addend"}  # every other operand is a parameter, and must be constant
-# NUMERICS 4 and D5: a left shift of at most 31, and a right shift that leaves an i64 defined
-SHIFTS = {"pre_shift": (0, 62), "post_shift": (0, 62), "addend_shift": (-31, 62)}
+# NUMERICS 4 and D4: forms A and B shift an i32, WIDE an i64; a shift by all its bits has no meaning to a machine
+SHIFT_LIMIT = {Scheme.FORM_A: 31, Scheme.FORM_B: 31, Scheme.WIDE: 62}
+ADDEND_SHIFT = (-31, 62)  # D5
 MAX_SEGMENT_SHIFT = 16  # positions inside a segment are below 2^16
 
 
@@ -92,8 +93,11 @@ def _fits_float32(v: float) -> bool:
 
 def _check_values(model: Model, op: Instruction, operands: dict[str, int]) -> None:
     for name, i in operands.items():
-        if name in SHIFTS:
-            _check_range(model.constant(i), *SHIFTS[name], name)
+        if name in {"pre_shift", "post_shift"}:
+            assert isinstance(op, isa.Requantizing)
+            _check_range(model.constant(i), 0, SHIFT_LIMIT[op.scheme], name)
+        elif name == "addend_shift":
+            _check_range(model.constant(i), *ADDEND_SHIFT, name)
         elif name in {"multiplier", "addend_multiplier"} and model.tensors[i].dtype.is_float:
             require(bool(np.isfinite(model.constant(i)).all()), f"{name} has entries that are not finite")
         elif name == "scale":

@@ -102,6 +102,9 @@ def machines() -> list[Host]:
     return [native, *lesser]
 
 
+MACHINES = {f"{m.cpu}-{m.lanes}{'' if m.x86 else '-generic'}": m for m in machines()}
+
+
 def run_jit(case: Case, threads: int, fill: int = 0, machine: Host | None = None) -> list[Array]:
     """The JIT's results; asserts that every byte outside them is as it was. Unused bytes start as `fill`."""
     arena = np.full(case.model.arena_size, fill, np.uint8)

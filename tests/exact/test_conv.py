@@ -13,7 +13,7 @@ from hbc_runtime.errors import HbmError
 from hbc_runtime.isa import Conv2d, Scheme
 from hbc_runtime.jit.host import Host
 from hbc_runtime.types import DType
-from tests.exact.harness import machines, run_both
+from tests.exact.harness import MACHINES, layout, run_both, run_jit
 from tests.exact.heavy import (
     ACTIVATIONS,
     CHANNELS,
@@ -27,8 +27,6 @@ from tests.exact.heavy import (
     ranges,
     tensors,
 )
-
-MACHINES = {f"{m.cpu}-{m.lanes}{'' if m.x86 else '-generic'}": m for m in machines()}
 
 
 def conv(
@@ -205,6 +203,4 @@ def test_a_window_too_wide_to_gather_is_refused() -> None:
 
 def run_jit_only(op: Conv2d, operands: list[Array | None], out: tuple[tuple[int, ...], DType]) -> None:
     """Build and run without the reference, which would need the memory that the JIT refuses to take."""
-    from tests.exact.harness import layout, run_jit
-
     run_jit(layout(op, operands, [out], {0}), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -143,7 +145,7 @@ def test_clamp(data: st.DataObject, shape: Shape, dtype: type[np.generic]) -> No
 
 def test_products_beyond_64_bits_saturate() -> None:
     info = np.iinfo(np.int32)
-    ends = np.array([info.min, info.min + 1, -1, 0, 1, info.max], np.int32)
+    ends = np.array([info.min, info.min + 1, -1, 0, 1, info.max - 1, info.max], np.int32)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(ends, ends))
     mult, pre, post = np.array([1 << 30], np.int32), np.array([0], np.int8), np.array([30], np.int8)
     low, high = int(info.min), int(info.max)
@@ -155,6 +157,25 @@ def test_products_beyond_64_bits_saturate() -> None:
         (y,) = run_both(op, [a, b, mult, pre, post], [(a.shape, DType.I32)], dynamic=BOTH)
         exact = [(p - lhs) * (q - rhs) for p, q in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]
         assert y.ravel().tolist() == [max(low, min(high, v)) for v in exact]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 30, 31, 32, 33, 62])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_add_shifts_at_the_edges_of_32_bits(shift: int, dtype: type[np.generic]) -> None:
+    info = np.iinfo(dtype)
+    ends = np.array([info.min, -1, 0, 1, info.max], dtype)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(ends, ends))
+    for multiplier in (32767, -32767, 1):
+        op = Add(
+            inputs=(), outputs=(), scheme=Scheme.FORM_B, clamp_min=-(1 << 31), clamp_max=(1 << 31) - 1,
+            lhs_multiplier=multiplier, rhs_multiplier=32767, shift=shift, zero_point=-5,
+        )  # fmt: skip
+        run_both(op, [a, b], [(a.shape, DType.I32)], dynamic=BOTH)
+        narrow = replace(op, clamp_min=-128, clamp_max=127)
+        (y,) = run_both(narrow, [a, b], [(a.shape, DType.I8)], dynamic=BOTH)
+        exact = [p * multiplier + q * 32767 for p, q in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]
+        half = 1 << shift >> 1
+        assert y.ravel().tolist() == [max(-128, min(127, ((v + half) >> shift) - 5)) for v in exact]
 
 
 def test_every_pair_of_i8_adds_within_a_quantum_of_the_real_sum() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 
 from hbc.ir import fixed_point, ops
 from hbc.ir.builder import make_op
-from hbc.ir.core import Graph, Module, Op, Value
+from hbc.ir.core import Graph, Module, Op, Placement, Value
 from hbc.ir.fixed_point import Fixed, Ref, View, view_shape
 from hbc.ir.fixed_point.core import view_array
-from hbc.ir.location import Loc
+from hbc.ir.location import FileLoc, Loc
 from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
 from hbc_runtime import isa
@@ -23,7 +23,29 @@ def lower_module(module: Module, sem: Semantics) -> int:
     for op in module.graph.ops:
         lowering.visit(op)
     module.graph.ops = lowering.body
-    return lowering.changes
+    return lowering.changes + copy_shared_outputs(module.graph)
+
+
+def copy_shared_outputs(graph: Graph) -> int:
+    """Give every graph output a buffer of its own: copies of inputs, constants, values returned twice.
+
+    A copy is a `bpu.reshape` to the same shape; memory planning never aliases one whose result is an output.
+    """
+    last = max((op.placement.segment for op in graph.ops if op.placement is not None), default=0)
+    seen: set[Value] = set()
+    copies = 0
+    for i, output in enumerate(graph.outputs):
+        value = output.value
+        if value.op is not None and not isinstance(value.op, ops.Const) and value not in seen:
+            seen.add(value)
+            continue
+        loc = value.op.loc if value.op is not None else FileLoc(output.name)
+        copy = make_op(ops.BPU_OPS[isa.Reshape], [value], {}, loc, [value.type], [output.name])
+        copy.placement = Placement("host", "an output of its own", last + last % 2)
+        graph.ops.append(copy)
+        graph.set_output(i, copy.out)
+        copies += 1
+    return copies
 
 
 class _Lowering:

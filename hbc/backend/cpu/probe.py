@@ -75,7 +75,9 @@ def _onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as err:
-        raise error(ProbeError, "ONNX Runtime is not installed", why="check compares with it", hint="pip install hbc[cpu]") from err
+        raise error(
+            ProbeError, "ONNX Runtime is not installed", why="check compares with it", hint="pip install hbc[cpu]"
+        ) from err
     return onnxruntime
 
 

@@ -8,7 +8,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Linear, Matmul, Reshape, Slice
 
 from ..onnx_node import Node, Results
-from ..onnx_weights import is_weight, reshaped, scaled, transposed
+from ..onnx_weights import is_weight, require_finite, reshaped, scaled, transposed
 from .registry import onnx_op
 from .window import Window, positive, read_window, split_padding
 
@@ -26,6 +26,7 @@ def convolve(n: Node, x: Value, weight: Value, bias: Value | None) -> Value:
     """conv2d of real operands by the attributes of a Conv node; rank 3 or 4."""
     if weight.type.rank != x.type.rank:
         raise n.fail("input and weight differ in rank", why=f"{list(x.type.shape)} and {list(weight.type.shape)}")
+    require_finite(n, weight, bias)
     flat = x.type.rank == 3
     w = read_window(n, x.type.shape[2:], weight.type.shape[2:])
     x, w = _without_negative_pads(n, x, w)
@@ -46,6 +47,7 @@ def conv_transpose(n: Node) -> Results:
     x, weight, bias = n.x(0), n.x(1), n.x(2) if n.has(2) else None
     if weight.type.rank != x.type.rank:
         raise n.fail("input and weight differ in rank", why=f"{list(x.type.shape)} and {list(weight.type.shape)}")
+    require_finite(n, weight, bias)
     w, extra = _transposed_window(n, x.type.shape[2:], weight.type.shape[2:])
     if min(w.pads, default=0) < 0:
         return n.call()
@@ -117,6 +119,7 @@ def matmul(n: Node) -> Results:
 
 def multiply(n: Node, lhs: Value, rhs: Value) -> Value:
     """lhs · rhs by NumPy's rules, ranks of 1 and more."""
+    require_finite(n, lhs, rhs)
     a, b = lhs.type.shape, rhs.type.shape
     if len(a) == 1 or len(b) == 1:
         left = reshaped(n, lhs, (1, a[0])) if len(a) == 1 else lhs
@@ -145,6 +148,7 @@ def affine(n: Node, a: Value, b: Value, c: Value | None) -> Value:
     """Gemm of real operands by the node's attributes."""
     if a.type.rank != 2 or b.type.rank != 2:
         raise n.fail("Gemm takes matrices", why=f"shapes {list(a.type.shape)} and {list(b.type.shape)}")
+    require_finite(n, b, c)
     alpha, beta = n.float("alpha", 1.0), n.float("beta", 1.0)
     a = transposed(n, a, (1, 0)) if n.int("transA") else a
     if c is not None and beta == 0:

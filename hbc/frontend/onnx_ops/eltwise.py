@@ -77,5 +77,9 @@ def batch_normalization(n: Node) -> Results:
         multiplier = scale / np.sqrt(variance + n.float("epsilon", 1e-5))
         offset = bias - average * multiplier
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
-        raise n.fail("the folded parameters are not finite", why="a variance is negative, NaN or infinite", hint="check the training")
+        raise n.fail(
+            "the folded parameters are not finite",
+            why="a variance is negative, NaN or infinite",
+            hint="check the training",
+        )
     return n.op(BatchNorm, operands[0], n.const(multiplier.astype(np.float32)), n.const(offset.astype(np.float32)))

@@ -66,8 +66,10 @@ def slice_op(n: Node, x: Value, starts: list[int], sizes: list[int], steps: list
     if tuple(sizes) == x.type.shape and not any(starts) and set(steps) <= {1}:
         return x
     quant = x.type.quant
-    torn = quant is not None and quant.axis is not None and sizes[quant.axis] != x.type.shape[quant.axis]
-    return n.op(Slice, n.stripped(x) if torn else x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+    if quant is not None and quant.axis is not None:
+        whole = (starts[quant.axis], sizes[quant.axis], steps[quant.axis]) == (0, x.type.shape[quant.axis], 1)
+        x = x if whole else n.stripped(x)
+    return n.op(Slice, x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
 
 
 @onnx_op("Slice")
@@ -91,15 +93,13 @@ def slice_(n: Node) -> Results:
     for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
         if not -x.type.rank <= axis < x.type.rank or step == 0:
             raise n.fail(f"can't slice axis {axis} by step {step}", why=f"the input has rank {x.type.rank}")
-        picked = range(x.type.shape[axis])[slice(*_bounds(begin, end, step), step)]
-        starts[axis], sizes[axis], strides[axis] = (picked.start if picked else 0), len(picked), (step if len(picked) > 1 else 1)
+        picked = range(x.type.shape[axis])[slice(begin, end, step)]  # Python clamps and counts as ONNX does
+        starts[axis], sizes[axis], strides[axis] = (
+            (picked.start if picked else 0),
+            len(picked),
+            (step if len(picked) > 1 else 1),
+        )
     return slice_op(n, x, starts, sizes, strides)
-
-
-def _bounds(begin: int, end: int, step: int) -> tuple[int, int | None]:
-    """ONNX's bounds as Python's: both count negative ones from the end, and both clamp."""
-    far = -(1 << 31)  # exporters write INT_MIN or INT64_MIN for "down to the first"
-    return begin, None if step < 0 and end < far + 2 else end
 
 
 @onnx_op("Gather")

@@ -38,7 +38,9 @@ def dequantize(n: Node) -> Results:
     array = n.scope.array(n.name(0))
     t = n.x(0).type if array is None else TensorType(array.shape, DType.of(array.dtype))
     if t.dtype not in QUANTIZED:
-        raise n.fail(f"input {quoted(n.name(0))} is {t.dtype.text}", why="only 8, 16 and 32 bit integers are dequantised")
+        raise n.fail(
+            f"input {quoted(n.name(0))} is {t.dtype.text}", why="only 8, 16 and 32 bit integers are dequantised"
+        )
     _mark_wide(n)
     if n.int("block_size"):
         return n.call() if array is None else _blocks(n, array)
@@ -57,7 +59,9 @@ def _result_dtype(n: Node) -> DType:
         return DType.U8
     if elem_type not in DTYPES or DTYPES[elem_type] not in QUANTIZED:
         why = f"it quantises to {dtype_name(elem_type)}; tensors of the BPU have 8 or 16 bits"
-        raise n.fail("the quantised type isn't taken", why=why, hint="quantise activations to int8, uint8, int16 or uint16")
+        raise n.fail(
+            "the quantised type isn't taken", why=why, hint="quantise activations to int8, uint8, int16 or uint16"
+        )
     return DTYPES[elem_type]
 
 

@@ -36,5 +36,7 @@ def reduction(n: Node) -> Results:
 def normal_axes(n: Node, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """`axes` counted from the front, sorted; FrontendError where one is no axis or comes twice."""
     if any(not -rank <= a < rank for a in axes) or len({a % rank for a in axes}) < len(axes):
-        raise n.fail(f"axes {list(axes)} are not distinct axes of a tensor of rank {rank}", hint="export the model again")
+        raise n.fail(
+            f"axes {list(axes)} are not distinct axes of a tensor of rank {rank}", hint="export the model again"
+        )
     return tuple(sorted(a % rank for a in axes))

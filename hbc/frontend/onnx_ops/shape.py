@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hbc.ir.core import Value
-from hbc.ir.ops import Cast, Expand, Transpose
+from hbc.ir.ops import Cast, Expand
 from hbc.ir.ops.shapes import broadcast
 from hbc.ir.types import DType, Quant
 
@@ -27,7 +27,9 @@ def reshape(n: Node) -> Results:
         stated = n.scope.declared.get(n.proto.output[0])
         if stated is None:
             why = f"{n.name(1)!r} is computed from data"
-            raise n.fail("the shape to reshape to isn't known before running", why=why, hint="export with static shapes")
+            raise n.fail(
+                "the shape to reshape to isn't known before running", why=why, hint="export with static shapes"
+            )
         return reshaped(n, x, stated.shape)
     return reshaped(n, x, resolved_shape(n, x.type.shape, wanted))
 
@@ -109,7 +111,11 @@ def expanded(n: Node, x: Value, shape: tuple[int, ...]) -> Value:
     """`x` repeated to `shape`."""
     if shape == x.type.shape:
         return x
-    keeps = x.type.quant is None or x.type.quant.axis is None or x.type.shape[x.type.quant.axis] == shape[x.type.quant.axis - x.type.rank]
+    keeps = (
+        x.type.quant is None
+        or x.type.quant.axis is None
+        or x.type.shape[x.type.quant.axis] == shape[x.type.quant.axis - x.type.rank]
+    )
     return n.op(Expand, x if keeps else n.stripped(x), shape=shape)
 
 
@@ -202,8 +208,3 @@ def axis_of(n: Node, rank: int, default: int) -> int:
     if not -rank <= axis < rank:
         raise n.fail(f"axis {axis} is none of a tensor of rank {rank}", hint="export the model again")
     return axis % rank
-
-
-def is_whole_transpose(value: Value) -> bool:
-    """True where `value` comes from a transpose."""
-    return value.defined_by(Transpose) is not None

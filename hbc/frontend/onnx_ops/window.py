@@ -27,8 +27,10 @@ class Window:
 
 def positive(n: Node, name: str, values: Sequence[int]) -> None:
     """FrontendError unless every value lies in 1..LARGEST."""
-    if values and not (1 <= min(values) and max(values) <= LARGEST):
-        raise n.fail(f"attribute '{name}' is {list(values)}", why=f"entries lie in 1 to {LARGEST}", hint="export the model again")
+    if values and not (min(values) >= 1 and max(values) <= LARGEST):
+        raise n.fail(
+            f"attribute '{name}' is {list(values)}", why=f"entries lie in 1 to {LARGEST}", hint="export the model again"
+        )
 
 
 def split_padding(total: int, *, upper: bool) -> tuple[int, int]:
@@ -51,7 +53,11 @@ def read_window(n: Node, size: Sequence[int], kernel: Sequence[int] | None, *, r
     strides = n.ints("strides") or (1,) * rank
     dilations = n.ints("dilations") or (1,) * rank
     pads = n.ints("pads") or (0,) * (2 * rank)
-    for name, values, count in (("kernel_shape", kernel, rank), ("strides", strides, rank), ("dilations", dilations, rank)):
+    for name, values, count in (
+        ("kernel_shape", kernel, rank),
+        ("strides", strides, rank),
+        ("dilations", dilations, rank),
+    ):
         if len(values) != count:
             raise n.fail(f"attribute '{name}' has {len(values)} entries", why=f"the input has {rank} spatial axes")
         positive(n, name, values)
@@ -65,7 +71,12 @@ def read_window(n: Node, size: Sequence[int], kernel: Sequence[int] | None, *, r
 
 
 def auto_pads(
-    n: Node, size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+    n: Node,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
 ) -> tuple[int, ...]:
     """Pads by `auto_pad`: SAME gives ceil(size / stride) windows, VALID no pads, NOTSET `pads` as they are."""
     auto = n.text("auto_pad", "NOTSET")

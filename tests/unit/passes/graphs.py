@@ -10,15 +10,18 @@ import numpy as np
 from hbc.diagnostics import Rejection
 from hbc.ir.builder import Builder
 from hbc.ir.core import Graph, Module, Op, Placement, Value
+from hbc.ir.interpreter import interpret
 from hbc.ir.location import NodeLoc
 from hbc.ir.ops import BPU_OPS, Const
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
+from hbc.ir.verifier import verify
 from hbc.passes.base import Pass
 from hbc_runtime import isa
 
 BPU = Placement("bpu")
+NASH = Semantics()
 
 
 @dataclass(frozen=True)
@@ -73,32 +76,19 @@ class Net:
         return [op.NAME for op in self.graph.ops]
 
 
-def apply(pass_: Pass, net: Net, semantics: Semantics | None = None) -> int:
-    """Run a pass, then verify every op and the order of the graph."""
-    changes = pass_.run(Module(net.graph), PlainTarget(semantics or Semantics()))
-    verify(net.graph)
+def apply(pass_: Pass, net: Net, semantics: Semantics = NASH) -> int:
+    """Run a pass, then verify."""
+    module = Module(net.graph, march=semantics.march, arith=semantics.arith)
+    changes = pass_.run(module, PlainTarget(semantics))
+    verify(module)
     return changes
 
 
-def verify(graph: Graph) -> None:
-    """Every op's own constraints, operands defined before use, uses in step with operands."""
-    known = set(graph.args)
-    for op in graph.ops:
-        op.verify()
-        assert all(v is None or v in known for v in op.operands), op
-        known.update(op.results)
-    readers = {(use.op, use.index) for value in known for use in value.uses}
-    assert all(op is None or op in set(graph.ops) for op, _ in readers)
-    assert all(o.value in known for o in graph.outputs)
-
-
-def run(graph: Graph, inputs: list[np.ndarray], semantics: Semantics | None = None) -> list[np.ndarray]:
-    """The outputs of a graph whose ops all have a reference."""
-    env: dict[Value, np.ndarray] = dict(zip(graph.args, inputs, strict=True))
-    for op in graph.ops:
-        results = op.reference(semantics or Semantics(), *[None if v is None else env[v] for v in op.operands])
-        env.update(zip(op.results, results, strict=True))
-    return [env[o.value] for o in graph.outputs]
+def run(graph: Graph, inputs: list[np.ndarray], semantics: Semantics = NASH) -> list[np.ndarray]:
+    """The outputs by the interpreter."""
+    module = Module(graph, march=semantics.march, arith=semantics.arith)
+    outputs = interpret(module, {str(a.name): x for a, x in zip(graph.args, inputs, strict=True)})
+    return [outputs[o.name] for o in graph.outputs]
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from hbc.ir.core import Graph, Placement, Value
 from hbc.ir.ops import Call
 from hbc.ir.types import DType, Quant, TensorType
 from hbc.passes.assign_layout import TO_NCHW, TO_NHWC, AssignLayout, nhwc_type
-from hbc.passes.dce import RemoveDead
+from hbc.passes.dce import Dce
 from hbc_runtime import isa
 
 from .graphs import Net, apply, random_inputs, run
@@ -87,7 +87,7 @@ def assign(net: Model) -> Graph:
     inputs = random_inputs(net.graph)
     before, types = run(net.graph, inputs), [o.value.type for o in net.graph.outputs]
     apply(AssignLayout(), net)
-    apply(RemoveDead(), net)
+    apply(Dce(), net)
     after = run(net.graph, inputs)
     assert [o.value.type for o in net.graph.outputs] == types
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
@@ -224,7 +224,7 @@ def test_a_cpu_op_reads_the_models_order_and_its_segment_stays_whole() -> None:
     z.op.placement = Placement("cpu", "no BPU rule", 1)
     net.output(net.conv(z, 2))
     apply(AssignLayout(), net)
-    apply(RemoveDead(), net)
+    apply(Dce(), net)
     devices = [op.placement.device for op in net.graph.ops if op.placement is not None]
     assert devices.count("cpu") == 2
     assert "cpu bpu cpu" not in " ".join(devices)
@@ -294,5 +294,5 @@ def test_a_long_net_takes_well_under_a_second() -> None:
     start = time.perf_counter()
     apply(AssignLayout(), net)
     assert time.perf_counter() - start < 2  # a few tens of ms on an idle core; the machine is shared
-    apply(RemoveDead(), net)
+    apply(Dce(), net)
     assert transposes(net.graph) == 2

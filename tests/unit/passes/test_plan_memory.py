@@ -11,7 +11,7 @@ from hbc.diagnostics import PassError
 from hbc.ir.core import Graph, Module, Op, Placement, Value
 from hbc.ir.ops import BPU_OPS, Call
 from hbc.ir.types import DType, TensorType
-from hbc.passes.check_plan import check_plan
+from hbc.passes.check_plan import plan_is_sound
 from hbc.passes.plan_memory import PlanMemory, storage_root
 from hbc_runtime import isa
 
@@ -45,7 +45,7 @@ def on_cpu(net: Net, segment: int, *xs: Value, type: TensorType) -> Value:  # no
 
 def plan(net: Net) -> Graph:
     apply(PlanMemory(), net)
-    check_plan(Module(net.graph))
+    plan_is_sound(Module(net.graph))
     return net.graph
 
 
@@ -186,7 +186,7 @@ def test_the_checker_wants_a_plan() -> None:
     net, *_ = planned_pair()
     net.graph.arena_size = None
     with pytest.raises(PassError, match="run plan-memory"):
-        check_plan(Module(net.graph))
+        plan_is_sound(Module(net.graph))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_checker_names_what_is_wrong(offset: int | None, message: str) -> No
     net, a, b = planned_pair()
     a.offset, b.offset = 0, offset
     with pytest.raises(PassError, match=message) as caught:
-        check_plan(Module(net.graph))
+        plan_is_sound(Module(net.graph))
     assert "bpu.clamp" in str(caught.value)
 
 
@@ -211,7 +211,7 @@ def test_the_checker_refuses_a_place_for_a_returned_value() -> None:
     net, *_ = planned_pair()
     net.graph.outputs[0].value.offset = 0
     with pytest.raises(PassError, match="caller's array"):
-        check_plan(Module(net.graph))
+        plan_is_sound(Module(net.graph))
 
 
 def test_the_checker_refuses_a_reshape_that_half_covers_its_operand() -> None:
@@ -222,7 +222,7 @@ def test_the_checker_refuses_a_reshape_that_half_covers_its_operand() -> None:
     plan(net)
     net.graph.arena_size, r.offset = 256, 64
     with pytest.raises(PassError, match="share bytes"):
-        check_plan(Module(net.graph))
+        plan_is_sound(Module(net.graph))
 
 
 # ---- laws
@@ -269,7 +269,7 @@ def test_the_checker_rejects_a_result_laid_over_an_operand(net: Net, data: st.Da
     op, x = data.draw(st.sampled_from(pairs))
     op.out.offset = x.offset
     with pytest.raises(PassError):
-        check_plan(Module(graph))
+        plan_is_sound(Module(graph))
 
 
 def _is_plain_arena_result(op: Op) -> bool:
@@ -287,7 +287,7 @@ def test_the_checker_rejects_offsets_outside_or_unaligned(net: Net, data: st.Dat
     assert graph.arena_size is not None
     value.offset = data.draw(st.sampled_from([value.offset + 1, graph.arena_size, -64, graph.arena_size + 64]))
     with pytest.raises(PassError):
-        check_plan(Module(graph))
+        plan_is_sound(Module(graph))
 
 
 def test_three_thousand_ops_are_planned_and_checked_within_a_second() -> None:

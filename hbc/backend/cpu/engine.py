@@ -1,0 +1,43 @@
+"""One op by ONNX Runtime: what the interpreter asks for where only the CPU has the op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hbc.diagnostics import EmitError
+from hbc.ir.core import Op
+from hbc_runtime.errors import MissingDependency
+
+from .export import export_segment
+
+
+def evaluate(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """The results of `op` for `arrays`, one per operand (None for a missing one), by ONNX Runtime without its optimiser.
+
+    MissingDependency where ONNX Runtime isn't installed; EmitError where it has no kernel for the op.
+    """
+    given = {v: a for v, a in zip(op.operands, arrays, strict=True) if v is not None}
+    session = _session(export_segment([op], list(given), op.results, None, op.NAME), op.node)
+    feeds = {f"t{i}": np.asarray(a, v.type.dtype.numpy) for i, (v, a) in enumerate(given.items()) if a is not None}
+    return [np.asarray(y) for y in session.run(None, feeds)]
+
+
+@lru_cache(maxsize=64)
+def _session(model: bytes, node: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        msg = f"node {node!r} runs on the CPU, which needs ONNX Runtime: pip install hbc[cpu]"
+        raise MissingDependency(msg) from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises classes of its own, without a common base
+        raise EmitError(f"ONNX Runtime refuses node {node!r}: {error}") from error

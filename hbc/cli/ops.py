@@ -1,0 +1,74 @@
+"""`hbc ops`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from hbc.catalogue import instruction_rows, markdown, onnx_operators, op_rows
+from hbc.options import march_named
+
+from .console import Screen
+from .params import SETTINGS, json_flag, march_option, screen, verbosity
+from .render import table
+
+OP_COLUMNS = ("op", "on the BPU", "what it is", "limits")
+INSTRUCTION_COLUMNS = ("number", "instruction", "reference", "jit", "what it does")
+
+
+@click.command(context_settings=SETTINGS)
+@march_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown, for the docs.")
+@json_flag
+@verbosity
+def command(march: str, as_markdown: bool, as_json: bool) -> None:
+    """List the ops of the IR and how each runs on a march, the instructions, and the ONNX operators that are taken."""
+    if as_markdown and as_json:
+        raise click.UsageError("--markdown and --json exclude each other")
+    name, out = march_named(march), screen()
+    if as_json:
+        _json(out, name)
+    elif as_markdown:
+        _markdown(out, name)
+    else:
+        _tables(out, name)
+
+
+def _op_cells(march: str) -> list[tuple[str, ...]]:
+    return [(r.name, r.bpu, r.summary, " ".join(r.limits)) for r in op_rows(march)]
+
+
+def _instruction_cells() -> list[tuple[str, ...]]:
+    marks = {True: "yes", False: "MISSING"}
+    return [(str(r.number), r.name, marks[r.reference], marks[r.jit], r.summary) for r in instruction_rows()]
+
+
+def _tables(out: Screen, march: str) -> None:
+    out.result(table(OP_COLUMNS, _op_cells(march), title=f"ops on {march}"))
+    out.result("")
+    out.result(table(INSTRUCTION_COLUMNS, _instruction_cells(), title="instructions", right=("number",)))
+    for domain, names in onnx_operators().items():
+        out.result(f"\nONNX operators of {_domain(domain)} ({len(names)}): {', '.join(names)}")
+
+
+def _markdown(out: Screen, march: str) -> None:
+    out.raw(f"## Ops on {march}\n\n{markdown(OP_COLUMNS, _op_cells(march))}")
+    out.raw(f"\n## Instructions\n\n{markdown(INSTRUCTION_COLUMNS, _instruction_cells())}")
+    rows = [(_domain(domain), ", ".join(names)) for domain, names in onnx_operators().items()]
+    out.raw(f"\n## ONNX operators\n\n{markdown(('domain', 'operators'), rows)}")
+
+
+def _json(out: Screen, march: str) -> None:
+    out.json(
+        {
+            "march": march,
+            "ops": [dataclasses.asdict(r) for r in op_rows(march)],
+            "instructions": [dataclasses.asdict(r) for r in instruction_rows()],
+            "onnx": onnx_operators(),
+        }
+    )
+
+
+def _domain(domain: str) -> str:
+    return domain or "ai.onnx"

@@ -1,0 +1,236 @@
+"""The walk: every node of a sound ONNX graph becomes ops, by its rule; what has no rule becomes a call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from hbc.diagnostics import FrontendError, VerifyError
+from hbc.ir.core import Module, Op, Value
+from hbc.ir.location import FileLoc
+from hbc.ir.ops import Cast
+from hbc.ir.types import DType
+
+from .onnx_infer import Known, fold
+from .onnx_inputs import add_inputs, bind_inputs
+from .onnx_model import Source, domain_of, parse, prepare, reads, subgraphs
+from .onnx_node import Node
+from .onnx_ops import FALLBACK, RULES
+from .onnx_scope import Scope
+from .onnx_tensors import DTYPES, ELEM_TYPES, decode, dtype_name
+from .problem import problem, quoted
+
+# What malformed nodes make of rules and of NumPy: told as the node's fault. AssertionErrors are hbc's own and pass.
+_NODE_FAULTS = (
+    ArithmeticError,
+    LookupError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    AttributeError,
+    VerifyError,
+)
+
+
+def import_bytes(
+    data: bytes, file: str, folder: Path | None, sha256: str, shapes: Mapping[str, Sequence[int]]
+) -> Module:
+    """The module of a serialised ModelProto. FrontendError for anything that can't be taken in."""
+    return import_model(Source(parse(data, file), file, folder, sha256, {}), shapes)
+
+
+def import_model(source: Source, shapes: Mapping[str, Sequence[int]]) -> Module:
+    """The module of a parsed model."""
+    source = prepare(source)
+    scope = Scope(source)
+    scope.add_initializers(source.graph.initializer)
+    scope.read = {name for n in source.nodes for name in reads(n)} | {o.name for o in source.graph.output}
+    _declare(scope, source.graph, bound=bool(shapes))
+    for node in source.nodes:
+        if node.op_type == "Constant":  # scales and shapes are known before the inputs are typed by them
+            _import_node(scope, node)
+    add_inputs(scope, bind_inputs(source, shapes))
+    _import_nodes(scope, [n for n in source.nodes if n.op_type != "Constant"])
+    _add_outputs(scope)
+    _sweep(scope)
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(source.file).stem) or "model"
+    return Module(scope.graph, name=name, metadata=_metadata(source))
+
+
+def _metadata(source: Source) -> dict[str, str]:
+    used = sorted({domain_of(n) for n in source.nodes})
+    opset = ", ".join(f"{d or 'ai.onnx'} {source.versions.get(d, 1)}" for d in used)
+    producer = f"{source.model.producer_name} {source.model.producer_version}".strip()
+    return {"source": source.file, "sha256": source.sha256, "opset": opset, "producer": producer}
+
+
+def _declare(scope: Scope, graph: GraphProto, *, bound: bool) -> None:
+    """Remember static types that the file states; shapes bound by the user make them stale."""
+    if bound:
+        return
+    for info in (*graph.value_info, *graph.output):
+        t = info.type.tensor_type
+        if t.elem_type in DTYPES and t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim):
+            scope.declared[info.name] = Known(t.elem_type, tuple(d.dim_value for d in t.shape.dim))
+
+
+def _import_nodes(scope: Scope, nodes: Sequence[NodeProto]) -> None:
+    for node in nodes:
+        _import_node(scope, node)
+
+
+def _import_node(scope: Scope, proto: NodeProto) -> None:
+    n = Node(scope, proto)
+    try:
+        if _import_constant(n) or _import_branch(n) or _import_folded(n):
+            return
+        rule = RULES.get((n.domain, n.op_type), FALLBACK)
+        results = rule(n)
+        _bind_results(n, [results] if isinstance(results, Value) else list(results))
+    except FrontendError:
+        raise
+    except _NODE_FAULTS as error:
+        why = str(error) if str(error) else type(error).__name__
+        raise n.fail("the node can't be taken in", why=why, hint="check the node's operands and attributes") from error
+
+
+def _bind_results(n: Node, results: Sequence[Value]) -> None:
+    names = [name for name in n.proto.output if name]
+    wide_inputs = any(name in n.scope.wide for name in n.proto.input)
+    for name, value in zip(names, results, strict=False):
+        n.scope.values[name] = value
+        if value.name is None:
+            value.name = name
+    if wide_inputs:
+        _carry_width(n, names)
+
+
+def _carry_width(n: Node, names: Sequence[str]) -> None:
+    """Results of a node that reads float16 or float64 have the dtype that ONNX infers, although the IR computes in f32."""
+    try:
+        elem_types = {name: r.elem_type for name, r in zip(n.proto.output, n.inferred(), strict=True) if r is not None}
+    except ValueError:
+        elem_types = {}
+    widest = next(n.scope.wide[name] for name in n.proto.input if name in n.scope.wide)
+    for name in names:
+        value = n.scope.values.get(name)
+        dtype = DTYPES.get(elem_types.get(name, ELEM_TYPES[widest]))
+        if value is not None and value.type.dtype is DType.F32 and dtype in {DType.F16, DType.F64}:
+            n.scope.wide.setdefault(name, dtype)
+
+
+def _import_constant(n: Node) -> bool:
+    """Constant, ConstantOfShape, Shape and Size: values known at once."""
+    array = None
+    if n.op_type == "Constant" and not n.domain:
+        array = _constant(n)
+    elif n.op_type in {"Shape", "Size"} and not n.domain:
+        known = n.scope.array(n.name(0))
+        shape = n.x(0).type.shape if known is None else known.shape
+        rank = len(shape)
+        window = shape[slice(n.int("start", 0), n.int("end", rank))]
+        array = np.asarray(window, np.int64) if n.op_type == "Shape" else np.asarray(np.prod(shape, dtype=np.int64))
+    elif n.op_type == "ConstantOfShape" and not n.domain:
+        array = _filled(n)
+    if array is None:
+        return False
+    n.scope.set_array(n.proto.output[0], array)
+    return True
+
+
+def _constant(n: Node) -> np.ndarray:
+    for a in n.attributes.values():
+        if a.name == "value":
+            tensor = onnx.TensorProto()
+            tensor.CopyFrom(a.t)
+            tensor.name = n.proto.output[0]
+            return decode(tensor, n.scope.source.folder, n.scope.source.file)
+        if a.name in {"value_float", "value_floats"}:
+            return np.asarray(a.f if a.type == AttributeProto.FLOAT else list(a.floats), np.float32)
+        if a.name in {"value_int", "value_ints"}:
+            return np.asarray(a.i if a.type == AttributeProto.INT else list(a.ints), np.int64)
+    raise n.fail(
+        "this constant isn't taken",
+        why=f"its value is {', '.join(n.attributes) or 'missing'}",
+        hint="use a dense tensor",
+    )
+
+
+def _filled(n: Node) -> np.ndarray:
+    shape = n.integers(0)
+    if shape is None:
+        raise n.fail("the shape to fill isn't known before running", hint="export with static shapes")
+    if min(shape, default=0) < 0 or np.prod(shape, dtype=np.float64) > 1 << 28:
+        raise n.fail(f"can't fill the shape {list(shape)}", why="it has a negative size, or is beyond 1 GiB")
+    value = n.attributes.get("value")
+    fill = np.zeros(1, np.float32) if value is None else decode(value.t, None, n.scope.source.file).reshape(-1)
+    return np.broadcast_to(fill[:1].reshape(()), shape)
+
+
+def _import_branch(n: Node) -> bool:
+    """An If whose condition is known: the taken branch becomes part of the graph."""
+    if n.op_type != "If" or n.domain or (condition := n.scope.array(n.name(0))) is None:
+        return False
+    name = "then_branch" if condition.reshape(-1)[:1].any() else "else_branch"
+    if name not in n.attributes or n.attributes[name].type != AttributeProto.GRAPH:
+        raise n.fail(f"attribute '{name}' is missing", hint="export the model again")
+    branch = n.attributes[name].g
+    n.scope.add_initializers(branch.initializer)
+    n.scope.read.update(name for inner in branch.node for name in reads(inner))
+    n.scope.read.update(o.name for o in branch.output)
+    _import_nodes(n.scope, branch.node)
+    for outer, inner in zip(n.proto.output, branch.output, strict=True):
+        if n.scope.array(inner.name) is None:
+            n.scope.value(inner.name)  # an error where the branch doesn't define its output
+        n.scope.alias(outer, inner.name)
+    return True
+
+
+def _import_folded(n: Node) -> bool:
+    """A cheap op on known operands: its results are known too."""
+    if n.domain or any(True for _ in subgraphs(n.proto)):
+        return False
+    names = [name for name in n.proto.input if name]
+    if not names or any(n.scope.array(name) is None for name in names):
+        return False
+    arrays = fold(n.proto, {name: n.scope.known(name) for name in names}, n.scope.source.versions)
+    if arrays is None:
+        return False
+    for name, array in zip(n.proto.output, arrays, strict=True):
+        if name:
+            n.scope.set_array(name, array)
+    return True
+
+
+def _add_outputs(scope: Scope) -> None:
+    """Return every output under its own name and in the dtype that the file states."""
+    for info in scope.source.graph.output:
+        where = f"{scope.source.file}: output {quoted(info.name)}"
+        value = scope.value(info.name)
+        wide = scope.wide.get(info.name)
+        elem_type = info.type.tensor_type.elem_type
+        actual = ELEM_TYPES[wide or value.type.dtype]
+        if elem_type and elem_type != actual:
+            why = f"the file states {dtype_name(elem_type)}, its nodes compute {dtype_name(actual)}"
+            raise problem(
+                "an output has another type than the model says", where=where, why=why, hint="export the model again"
+            )
+        if wide is not None:
+            value = scope.op(Cast, value, loc=value.op.loc if value.op else FileLoc(scope.source.file), to=wide).out
+        scope.graph.add_output(info.name, value)
+
+
+def _sweep(scope: Scope) -> None:
+    """Drop ops whose results nobody reads: constants that a rule took over in another form."""
+    dead: list[Op] = []
+    for op in reversed(scope.graph.ops):
+        if not any(r.uses for r in op.results):
+            op.drop_operands()
+            dead.append(op)
+    scope.graph.erase(dead)

@@ -1,0 +1,201 @@
+"""The graph's inputs: static shapes, bound with `--shape` where the model leaves sizes open, and what integers stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import NodeProto, ValueInfoProto
+
+from hbc.diagnostics import FrontendError
+from hbc.ir.location import FileLoc
+from hbc.ir.ops import Cast
+from hbc.ir.types import DType, Quant, TensorType
+
+from .onnx_model import Source, domain_of
+from .onnx_node import Node
+from .onnx_quant import QUANTIZED, read_quant
+from .onnx_scope import Scope
+from .onnx_tensors import DTYPES, LARGEST, dtype_name
+from .problem import listing, problem, quoted
+
+Dim = int | str | None  # a size, a symbol, or nothing known
+_ANONYMOUS = {"", "?", "-1", "None", "unk"}  # what exporters write for sizes that need not agree
+
+# Operands of QOperator nodes that are quantised activations: operand → (scale operand, zero point operand).
+_TWO = {0: (1, 2), 3: (4, 5)}
+_ONE = {0: (1, 2)}
+_QLINEAR = {
+    "QLinearConv": _TWO, "QLinearMatMul": _TWO, "QLinearAdd": _TWO, "QLinearMul": _TWO, "QGemm": _TWO, "QLinearSigmoid": _ONE,
+    "QLinearLeakyRelu": _ONE, "QLinearSoftmax": _ONE, "QLinearAveragePool": _ONE, "QLinearGlobalAveragePool": _ONE,
+    "QLinearReduceMean": _ONE, "QuantizeLinear": {}, "DequantizeLinear": _ONE,
+}  # fmt: skip
+_MOVES = {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "MaxPool"}  # keep a per-tensor scale
+
+
+def graph_inputs(source: Source) -> list[ValueInfoProto]:
+    """The inputs that a caller gives: those that no initializer fills."""
+    constants = {t.name for t in source.graph.initializer}
+    return [i for i in source.graph.input if i.name not in constants]
+
+
+def bind_inputs(source: Source, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+    """Static types of all inputs. `shapes` overrides open sizes by input name; a symbol bound in one input is bound in all.
+
+    One FrontendError for all inputs whose sizes stay open, with the `--shape` options that would settle them.
+    """
+    inputs = graph_inputs(source)
+    unknown = sorted(set(shapes) - {i.name for i in inputs})
+    if unknown:
+        why = f"the model's inputs are {listing(quoted(i.name) for i in inputs)}"
+        raise problem(
+            f"there is no input {listing(map(quoted, unknown))}", where=source.file, why=why, hint="check --shape"
+        )
+    dims = {i.name: _dims(source, i) for i in inputs}
+    symbols: dict[str, int] = {}
+    for name, shape in shapes.items():
+        _bind(source, name, dims[name], tuple(shape), symbols)
+    found, still_open = {}, {}
+    for i in inputs:
+        given = shapes.get(i.name)
+        shape = (
+            [symbols.get(d, d) if isinstance(d, str) else d for d in dims[i.name] or ()]
+            if given is None
+            else list(given)
+        )
+        if (dims[i.name] is None and given is None) or not all(isinstance(d, int) for d in shape):
+            still_open[i.name] = shape if dims[i.name] is not None else None
+            continue
+        found[i.name] = _checked(source, i, tuple(int(d) for d in shape if isinstance(d, int)))
+    if still_open:
+        raise _open_sizes(source, still_open)
+    return found
+
+
+def add_inputs(scope: Scope, types: Mapping[str, TensorType]) -> None:
+    """Arguments of the graph; integers are typed by what dequantises them, where all agree."""
+    readers: dict[str, list[NodeProto]] = {}
+    for node in scope.source.nodes:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for name, t in types.items():
+        quant = _quant_of(scope, name, t, readers) if t.dtype in QUANTIZED else None
+        scope.values[name] = arg = scope.graph.add_arg(name, TensorType(t.shape, t.dtype, quant))
+        if t.dtype in {DType.F16, DType.F64}:  # reals are f32 inside
+            scope.wide[name] = t.dtype
+            scope.values[name] = scope.op(Cast, arg, loc=FileLoc(scope.source.file), to=DType.F32).out
+
+
+def _dims(source: Source, info: ValueInfoProto) -> list[Dim] | None:
+    where = f"{source.file}: input {quoted(info.name)}"
+    if not info.type.HasField("tensor_type"):
+        kind = info.type.WhichOneof("value") or "no type"
+        raise problem(
+            "an input is no tensor", where=where, why=f"it is {kind}", hint="export the model with tensor inputs"
+        )
+    tensor = info.type.tensor_type
+    if tensor.elem_type not in DTYPES:
+        what = f"element type {dtype_name(tensor.elem_type)} isn't taken"
+        raise problem(what, where=where, hint="convert the model to float32 or to 8 and 16 bit integers")
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[Dim] = []
+    for d in tensor.shape.dim:
+        if d.HasField("dim_value") and d.dim_value > 0:
+            dims.append(int(d.dim_value))
+        elif d.HasField("dim_value") and d.dim_value == 0:
+            raise problem("an input has a size of 0", where=where, hint="export the model with the sizes it runs at")
+        else:
+            dims.append(None if d.dim_param in _ANONYMOUS else d.dim_param)
+    return dims
+
+
+def _bind(source: Source, name: str, dims: list[Dim] | None, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
+    where = f"{source.file}: input {quoted(name)}"
+    hint = "check --shape"
+    if not shape or any(not isinstance(d, int) or d < 1 for d in shape):
+        raise problem(f"the shape {list(shape)} has a size below 1", where=where, hint=hint)
+    if dims is None:
+        return
+    declared = "x".join(str(d or "?") for d in dims)
+    if len(dims) != len(shape):
+        raise problem(
+            f"the shape {list(shape)} has rank {len(shape)}", where=where, why=f"the model says {declared}", hint=hint
+        )
+    for d, size in zip(dims, shape, strict=True):
+        clash = d != size if isinstance(d, int) else d is not None and symbols.setdefault(d, size) != size
+        if clash:
+            what = f"the shape {'x'.join(map(str, shape))} contradicts the model"
+            raise problem(
+                what,
+                where=where,
+                why=f"the model says {declared}",
+                hint="give sizes only where the model leaves them open",
+            )
+
+
+def _checked(source: Source, info: ValueInfoProto, shape: tuple[int, ...]) -> TensorType:
+    t = TensorType(shape, DTYPES[info.type.tensor_type.elem_type])
+    if t.nbytes > LARGEST:
+        where = f"{source.file}: input {quoted(info.name)}"
+        raise problem(f"the shape {list(shape)} is beyond 2 GiB", where=where, hint="check how the model was exported")
+    return t
+
+
+def _open_sizes(source: Source, still_open: Mapping[str, Sequence[Dim] | None]) -> FrontendError:
+    """One message with an option per input: known sizes as they are, a batch as 1, other sizes by their symbol."""
+    options, letters = [], False
+    for name, dims in still_open.items():
+        sizes = (
+            ["…"]
+            if dims is None
+            else [str(d) if isinstance(d, int) else "1" if i == 0 else "" for i, d in enumerate(dims)]
+        )
+        for i, d in enumerate(dims or ()):
+            if not sizes[i]:
+                sizes[i] = "H" if i == len(sizes) - 2 and len(sizes) == 4 else "W" if i == len(sizes) - 1 else f"D{i}"
+                letters = True
+        letters = letters or dims is None
+        options.append(f"--shape {name}={'x'.join(sizes)}")
+    why = "; ".join(
+        f"{quoted(name)} is {'of unknown rank' if dims is None else 'x'.join(str(d or '?') for d in dims)}"
+        for name, dims in still_open.items()
+    )
+    hint = " ".join(options) + (" (with your sizes for the letters)" if letters else "")
+    where = f"{source.file}: input {listing(map(quoted, still_open))}"
+    return problem("the model leaves sizes of its inputs open", where=where, why=why, hint=hint)
+
+
+def _quant_of(scope: Scope, name: str, t: TensorType, readers: Mapping[str, list[NodeProto]]) -> Quant | None:
+    found: set[Quant] = set()
+    pending = [(name, True)]
+    seen = {name}
+    while pending:
+        tensor, direct = pending.pop()
+        for node in readers.get(tensor, []):
+            found.update(_readings(scope, node, tensor, t if direct else None, t.dtype))
+            if node.op_type in _MOVES and node.output and node.output[0] not in seen and node.input[0] == tensor:
+                seen.add(node.output[0])
+                pending.append((node.output[0], False))
+    return found.pop() if len(found) == 1 else None
+
+
+def _readings(scope: Scope, node: NodeProto, tensor: str, t: TensorType | None, dtype: DType) -> list[Quant]:
+    """How `node` reads `tensor`; behind a move (`t` None) only per-tensor readings count."""
+    table = _QLINEAR.get(node.op_type, {}) if domain_of(node) in {"", "com.microsoft"} else {}
+    n = Node(scope, node)
+    found = []
+    for index, (scale, zero) in table.items():
+        if index >= len(node.input) or node.input[index] != tensor or n.int("block_size"):
+            continue
+        if scale >= len(node.input) or scope.array(node.input[scale]) is None:
+            continue
+        if n.has(zero) and scope.array(node.input[zero]) is None:
+            continue
+        rank = () if t is None else t.shape
+        try:
+            quant = read_quant(n, scale, zero, dtype, rank, n.int("axis", 1))
+        except FrontendError:
+            continue  # the walk meets this node later and says what is wrong
+        if quant is not None and min(quant.scale) > 0:
+            found.append(quant)
+    return found

@@ -1,0 +1,45 @@
+"""Small words for messages and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def some(names: Sequence[str], limit: int = 4) -> str:
+    """The first names, comma separated, and how many more there are."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`(1, 3, 8, 8)` → `1x3x8x8`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def human_bytes(n: int) -> str:
+    """`1536` → `1.5 kB`."""
+    size = float(n)
+    for unit in ("B", "kB", "MB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def human_count(n: int) -> str:
+    """`12345678` → `12.3 M`."""
+    size = float(n)
+    for unit in ("", " k", " M"):
+        if size < 1000:
+            return f"{size:.1f}{unit}" if unit else str(n)
+        size /= 1000
+    return f"{size:.1f} G"
+
+
+def human_seconds(seconds: float) -> str:
+    """`0.0123` → `12 ms`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

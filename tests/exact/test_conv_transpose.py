@@ -1,0 +1,99 @@
+"""ConvTranspose2d: the JIT gives the reference's bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hbc_runtime.isa import ConvTranspose2d, Scheme
+from hbc_runtime.jit.host import Host
+from hbc_runtime.types import DType
+from tests.exact.harness import MACHINES, run_both
+from tests.exact.heavy import (
+    ACTIVATIONS,
+    CHANNELS,
+    EXACT,
+    SCHEMES,
+    Array,
+    biases,
+    outputs,
+    parameters,
+    ranges,
+    tensors,
+)
+
+
+def conv_transpose(
+    x: Array, weight: Array, out: DType, params: list[Array | None], threads: tuple[int, ...] = (1,), **attributes: Any
+) -> Array:
+    """Run a ConvTranspose2d in reference and JIT. `params`: operands 2…5."""
+    run = {name: attributes.pop(name) for name in ("dynamic", "machine") if name in attributes}
+    op = ConvTranspose2d(inputs=(), outputs=(), **attributes)
+    shape = (x.shape[0], *(extent(vars(op), x.shape[1 + i], weight.shape[1 + i], i) for i in range(2)), weight.shape[0])
+    operands = [x, weight, *params, *[None] * (4 - len(params))]
+    return run_both(op, operands, [(shape, out)], threads=threads, **run)[0]
+
+
+def extent(op: dict[str, Any], size: int, kernel: int, i: int) -> int:
+    """Size of the result along spatial axis `i`."""
+    spread = (size - 1) * op["strides"][i] + op["dilations"][i] * (kernel - 1) + 1
+    return spread + op["output_padding"][i] - op["pads"][i] - op["pads"][2 + i]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    """Everything that `conv_transpose` takes; one in three is depthwise."""
+    per_group = draw(st.sampled_from([1, 4, 7]))
+    group = draw(st.sampled_from([1, 1, 2, 3])) if per_group > 1 else draw(st.sampled_from([1, 4, 17, 33]))
+    filters = group * (draw(CHANNELS) if per_group > 1 else draw(st.integers(1, 2)))
+    scheme, dtype = draw(SCHEMES), draw(ACTIVATIONS)
+    out, info = draw(outputs(scheme)), np.iinfo(dtype)
+    sides, kernel = ([draw(st.integers(1, n)) for _ in range(2)] for n in (6, 4))
+    weight = draw(tensors((filters, *kernel, per_group), draw(ACTIVATIONS)))
+    case = {
+        "x": draw(tensors((draw(st.integers(1, 2)), *sides, group * per_group), dtype)),
+        "weight": weight,
+        "out": out,
+        "params": [draw(biases(filters)), *draw(parameters(scheme, filters))],
+        "scheme": scheme,
+        "group": group,
+        "strides": tuple(draw(st.integers(1, 3)) for _ in range(2)),
+        "dilations": tuple(draw(st.integers(1, 2)) for _ in range(2)),
+        "pads": tuple(draw(st.integers(0, 4)) for _ in range(4)),
+        "output_padding": tuple(draw(st.integers(0, 2)) for _ in range(2)),
+        "x_zero_point": draw(st.sampled_from([0, 0, int(info.min), int(info.max), -3])),
+        **draw(ranges(scheme, out)),
+    }
+    assume(all(extent(case, sides[i], kernel[i], i) >= 1 for i in range(2)))
+    return case
+
+
+@given(cases())
+@EXACT
+def test_any_window(case: dict[str, Any]) -> None:
+    conv_transpose(**case, threads=(1, 2))
+
+
+@given(cases())
+@EXACT
+def test_weights_computed_at_run_time(case: dict[str, Any]) -> None:
+    conv_transpose(**case, dynamic={0, 1})
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@given(case=cases())
+@EXACT
+def test_other_vector_lengths(machine: Host, case: dict[str, Any]) -> None:
+    conv_transpose(**case, machine=machine)
+
+
+def test_upsampling_by_two_places_each_pixel_in_its_own_corner() -> None:
+    x = np.arange(1, 5, dtype=np.int8).reshape(1, 2, 2, 1)
+    weight = np.array([[1, 10], [20, 30]], np.int8).reshape(1, 2, 2, 1)
+    limits = {"clamp_min": -(2**31), "clamp_max": 2**31 - 1}
+    y = conv_transpose(x, weight, DType.I32, [], scheme=Scheme.NONE, strides=(2, 2), **limits)
+    assert y[0, :, :, 0].tolist() == [[1, 10, 2, 20], [20, 30, 40, 60], [3, 30, 4, 40], [60, 90, 80, 120]]

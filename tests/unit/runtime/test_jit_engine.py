@@ -1,0 +1,304 @@
+"""The engine around the kernels: addresses, segments, sharing, threads, closing, errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hbc_runtime import reference
+from hbc_runtime.errors import HbmError
+from hbc_runtime.isa import Add, Clamp, Conv2d, Instruction, MaxPool, ReduceMax, Reshape, Scheme
+from hbc_runtime.jit import JitModel, build, engine
+from hbc_runtime.jit.emitter import mangled
+from hbc_runtime.jit.host import Host, host
+from hbc_runtime.jit.registry import Registry
+from hbc_runtime.program import BpuSegment, Constants, CpuSegment, Model, Segment, Storage, Tensor
+from hbc_runtime.types import DType
+
+Array = npt.NDArray[Any]
+SIDE, CHANNELS = 24, 32
+
+
+class Network:
+    """A model under construction, with the arrays to run it on."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.blob = bytearray()
+        self.arena = 0
+
+    def constant(self, value: Array) -> int:
+        offset = len(self.blob)
+        self.tensors.append(Tensor("w", value.shape, DType.of(value.dtype), Storage.CONSTANT, offset))
+        self.blob += value.tobytes() + bytes(-value.nbytes % 64)
+        return len(self.tensors) - 1
+
+    def scratch(self, shape: tuple[int, ...], dtype: DType = DType.I8) -> int:
+        self.tensors.append(Tensor("t", shape, dtype, Storage.ARENA, self.arena))
+        self.arena += -(-self.tensors[-1].nbytes // 64) * 64
+        return len(self.tensors) - 1
+
+    def border(self, storage: Storage, index: int, shape: tuple[int, ...], dtype: DType = DType.I8) -> int:
+        self.tensors.append(Tensor("b", shape, dtype, storage, index=index))
+        return len(self.tensors) - 1
+
+    def conv(self, x: int, out: int, seed: int, kernel: int = 3) -> Conv2d:
+        rng = np.random.default_rng(seed)
+        c = self.tensors[x].shape[3]
+        weight = self.constant(rng.integers(-127, 128, (c, kernel, kernel, c)).astype(np.int8))
+        params = [self.constant(np.full(c, v, t)) for v, t in ((20000, np.int16), (0, np.int8), (22, np.int8))]
+        pads = (kernel // 2,) * 4
+        inputs = (x, weight, -1, *params, -1, -1, -1)
+        return Conv2d(
+            inputs=inputs,
+            outputs=(out,),
+            scheme=Scheme.FORM_B,
+            clamp_min=-128,
+            clamp_max=127,
+            pads=pads,
+            loc=(f"c{seed}",),
+        )
+
+    def model(self, *segments: Sequence[Instruction] | CpuSegment) -> Model:
+        made: list[Segment] = [s if isinstance(s, CpuSegment) else BpuSegment("s", tuple(s)) for s in segments]
+        blob = Constants(memoryview(bytes(self.blob)))
+        return Model("net", (), (), tuple(self.tensors), tuple(made), self.arena, blob)
+
+
+def run(jit: JitModel, model: Model, inputs: list[Array], outputs: list[Array], segment: int = 0) -> None:
+    arena = np.full(model.arena_size + 64, 0x77, np.uint8)
+    blob = np.frombuffer(bytes(model.constants.data) + b"\0", np.uint8)
+    addresses = [[a.ctypes.data for a in arrays] for arrays in (inputs, outputs)]
+    jit.run_segment(segment, arena.ctypes.data, blob.ctypes.data, *addresses)
+
+
+def by_reference(model: Model, inputs: list[Array], segment: int = 0) -> dict[int, Array]:
+    """Every tensor's value after the segment, computed by the reference."""
+    values = {i: inputs[t.index] for i, t in enumerate(model.tensors) if t.storage is Storage.INPUT}
+    values |= {i: model.constant(i) for i, t in enumerate(model.tensors) if t.storage is Storage.CONSTANT}
+    steps = model.segments[segment]
+    assert isinstance(steps, BpuSegment)
+    for op in steps.instructions:
+        ins = [None if i < 0 else values[i] for i in op.inputs]
+        (values[op.outputs[0]],) = reference.execute(op, ins, [model.tensors[op.outputs[0]]])
+    return values
+
+
+def a_chain() -> tuple[Model, int]:
+    """Convolutions, an add, pools and a reduction, so that big and small kernels take turns; the result's index."""
+    net, shape = Network(), (1, SIDE, SIDE, CHANNELS)
+    x, a, b, c = net.border(Storage.INPUT, 0, shape), net.scratch(shape), net.scratch(shape), net.scratch(shape)
+    pooled, peak = net.scratch((1, SIDE // 2, SIDE // 2, CHANNELS)), net.scratch((1, 1, 1, CHANNELS))
+    out = net.border(Storage.OUTPUT, 0, (1, 1, 1, CHANNELS))
+    add = Add(
+        inputs=(a, b), outputs=(c,), scheme=Scheme.FORM_B, lhs_multiplier=20000, rhs_multiplier=-9000, shift=15,
+        clamp_min=-128, clamp_max=127,
+    )  # fmt: skip
+    steps = [
+        net.conv(x, a, 1), net.conv(a, b, 2), add, net.conv(c, b, 3, kernel=1), net.conv(b, a, 4),
+        MaxPool(inputs=(a,), outputs=(pooled,), kernel=(2, 2), strides=(2, 2)),
+        ReduceMax(inputs=(pooled,), outputs=(peak,), axes=(1, 2)),
+        Clamp(inputs=(peak,), outputs=(out,), clamp_min=-100, clamp_max=100),
+    ]  # fmt: skip
+    return net.model(steps), out
+
+
+def image(seed: int) -> Array:
+    return np.random.default_rng(seed).integers(-128, 128, (1, SIDE, SIDE, CHANNELS)).astype(np.int8)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_thread_count_gives_the_references_integers(threads: int) -> None:
+    model, out = a_chain()
+    jit = build(model, threads)
+    for seed in range(3):
+        x, y = image(seed), np.zeros((1, 1, 1, CHANNELS), np.int8)
+        run(jit, model, [x], [y])
+        assert np.array_equal(y, by_reference(model, [x])[out])
+    jit.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_may_overlap(threads: int) -> None:
+    model, out = a_chain()
+    expected = [by_reference(model, [image(seed)])[out] for seed in range(4)]
+    jit = build(model, threads)
+
+    def many(seed: int) -> list[bool]:
+        same = []
+        for _ in range(25):
+            y = np.zeros((1, 1, 1, CHANNELS), np.int8)
+            run(jit, model, [image(seed)], [y])
+            same.append(np.array_equal(y, expected[seed]))
+        return same
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(all(same) for same in pool.map(many, range(4), timeout=60))
+    jit.close()
+
+
+def test_other_python_threads_run_meanwhile() -> None:
+    net, shape = Network(), (1, 160, 160, 64)
+    x, y, z = net.border(Storage.INPUT, 0, shape), net.border(Storage.OUTPUT, 0, shape), net.scratch(shape)
+    steps = [net.conv(x, z, 1), *(net.conv(*pair, 1) for _ in range(40) for pair in ((z, y), (y, z)))]
+    model = net.model(steps)
+    jit, values = build(model), np.zeros(shape, np.int8)
+    worker = threading.Thread(target=run, args=(jit, model, [values], [np.zeros(shape, np.int8)]))
+    ticks = 0
+    worker.start()
+    while worker.is_alive():
+        time.sleep(0.001)
+        ticks += 1
+    assert ticks > 10  # the run takes some 200 ms; with the GIL held there would be one tick or two
+
+
+def test_segments_are_numbered_as_in_the_model() -> None:
+    net = Network()
+    x, y, z = (net.border(s, i, (8,)) for s, i in ((Storage.INPUT, 0), (Storage.OUTPUT, 0), (Storage.OUTPUT, 1)))
+    low, high = (
+        Clamp(inputs=(x,), outputs=(o,), clamp_min=lo, clamp_max=hi) for o, lo, hi in ((y, -128, 0), (z, 0, 127))
+    )
+    model = net.model([low], CpuSegment("cpu", (), (), b""), [high])
+    jit, values = build(model), np.arange(-4, 4, dtype=np.int8)
+    first, second = np.full(8, 99, np.int8), np.full(8, 99, np.int8)
+    run(jit, model, [values], [first, second], segment=2)
+    assert second.tolist() == [0, 0, 0, 0, 0, 1, 2, 3]
+    assert (first == 99).all()
+    run(jit, model, [values], [first, second], segment=0)
+    assert first.tolist() == [-4, -3, -2, -1, 0, 0, 0, 0]
+
+
+def test_a_reshape_onto_its_own_bytes_costs_nothing() -> None:
+    net = Network()
+    x = net.scratch((4, 4))
+    net.tensors.append(replace(net.tensors[x], shape=(16,)))
+    assembly = engine._Assembly(net.model([Reshape(inputs=(x,), outputs=(x + 1,))]), 1, host())
+    assembly.finish()
+    assert not assembly.kernels
+
+
+def test_equal_instructions_share_a_kernel_whatever_their_constants() -> None:
+    net, shape = Network(), (1, 8, 8, 16)
+    x, y = net.scratch(shape), net.scratch(shape)
+    steps = [net.conv(x, y, 1), net.conv(y, x, 2), net.conv(x, y, 3, kernel=1)]
+    assembly = engine._Assembly(net.model(steps), 1, host())
+    assembly.finish()
+    assert len(assembly.kernels) == 2
+
+
+def test_small_kernels_stay_on_one_thread_and_large_ones_do_not() -> None:
+    model, _ = a_chain()
+    assembly = engine._Assembly(model, 2, host())
+    assembly.finish()
+    is_small = {kernel.function.name.rsplit("_", 1)[0]: kernel.is_small for kernel in assembly.kernels.values()}
+    assert is_small["conv2d"] is False
+    assert is_small["clamp"] is True
+
+
+def test_without_the_helpers_a_run_does_all_the_work() -> None:
+    """As in a forked child, where the helper threads do not exist."""
+    model, out = a_chain()
+    jit = build(model, 2)
+    assert jit._pool is not None
+    jit._pool._pid = -1
+    y = np.zeros((1, 1, 1, CHANNELS), np.int8)
+    run(jit, model, [image(0)], [y])
+    assert np.array_equal(y, by_reference(model, [image(0)])[out])
+    jit.close()
+
+
+def test_helpers_are_freed_where_the_calling_thread_fails() -> None:
+    """Ctrl-C before this thread enters the segment: the others wait in a barrier that it will never reach."""
+    model, out = a_chain()
+    jit = build(model, 2)
+    original = jit._entries[0]
+
+    def interrupted(*args: Any) -> None:
+        if args[-2] == 0:
+            time.sleep(0.05)  # let the helper come to its barrier
+            raise KeyboardInterrupt
+        original(*args)
+
+    y = np.zeros((1, 1, 1, CHANNELS), np.int8)
+    with mock.patch.dict(jit._entries, {0: interrupted}), pytest.raises(KeyboardInterrupt):
+        run(jit, model, [image(0)], [y])
+    run(jit, model, [image(0)], [y])
+    assert np.array_equal(y, by_reference(model, [image(0)])[out])
+    jit.close()
+
+
+def test_closing_ends_the_helper_threads_and_later_runs_say_so() -> None:
+    model, _ = a_chain()
+    before = threading.active_count()
+    jit = build(model, 3)
+    assert threading.active_count() == before + 2
+    jit.close()
+    jit.close()
+    wait_for(lambda: threading.active_count() == before)
+    with pytest.raises(HbmError, match="closed"):
+        run(jit, model, [image(0)], [np.zeros((1, 1, 1, CHANNELS), np.int8)])
+
+
+def test_dropping_the_model_ends_the_helper_threads() -> None:
+    before = threading.active_count()
+    jit = build(a_chain()[0], 2)
+    assert threading.active_count() == before + 1
+    del jit
+    wait_for(lambda: threading.active_count() == before)
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_fewer_than_one_thread_is_refused() -> None:
+    with pytest.raises(ValueError, match="threads is 0"):
+        build(a_chain()[0], 0)
+
+
+def test_an_instruction_without_a_kernel_is_named_with_its_source() -> None:
+    kernels = {cls: rule for cls, rule in engine.KERNELS.kernels.items() if cls is not Conv2d}
+    with (
+        mock.patch.object(engine, "KERNELS", Registry(kernels, engine.KERNELS.packings)),
+        pytest.raises(HbmError, match=r"cannot compile conv2d \(from c1\)"),
+    ):
+        build(a_chain()[0])
+
+
+def test_every_instruction_has_a_kernel() -> None:
+    assert set(engine.KERNELS.kernels) == set(reference.RULES)
+
+
+def test_the_same_network_compiles_for_a_64_bit_arm() -> None:
+    """No such machine is at hand: code generation alone says that nothing x86 is left in the module."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    arm = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", lanes=4, registers=32, x86=False)
+    assembly = engine._Assembly(a_chain()[0], 2, arm)
+    with mock.patch.object(engine, "target_machine", side_effect=StopIteration), pytest.raises(StopIteration):
+        assembly.finish()  # everything but code generation for this machine
+    machine = llvm.Target.from_triple(arm.triple).create_target_machine(cpu=arm.cpu, opt=2)
+    assembly.module.data_layout = str(machine.target_data)
+    code = machine.emit_assembly(llvm.parse_assembly(str(assembly.module)))
+    assert "entry_0" in code
+    assert "smlal" in code or "smull" in code
+
+
+def test_types_are_named_as_llvm_names_them() -> None:
+    from llvmlite import ir
+
+    names = [mangled(t) for t in (ir.IntType(32), ir.VectorType(ir.IntType(8), 64), ir.VectorType(ir.DoubleType(), 8))]
+    assert names == ["i32", "v64i8", "v8f64"]
