@@ -169,7 +169,9 @@ class Sketch:
                 r = self.tensors[root]
                 self.tensors[i] = replace(t, storage=r.storage, offset=r.offset, index=r.index)
         size = self._place_arena(groups)
-        segments: list[Segment] = [s if isinstance(s, CpuSegment) else BpuSegment("bpu", tuple(s)) for s in self.segments]
+        segments: list[Segment] = [
+            s if isinstance(s, CpuSegment) else BpuSegment("bpu", tuple(s)) for s in self.segments
+        ]
         return Model(
             self.name,
             tuple(self._info(i) for i in self.inputs),

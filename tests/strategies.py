@@ -42,7 +42,8 @@ class Hand:
         if not dtype.is_integer or self.pick((True, False)):
             return None
         lo, hi = dtype.limits
-        return Quant.per_tensor(float(self.rng.uniform(0.001, 2)), int(self.rng.integers(max(lo, -128), min(hi, 127) + 1)))
+        zero_point = int(self.rng.integers(max(lo, -128), min(hi, 127) + 1))
+        return Quant.per_tensor(float(self.rng.uniform(0.001, 2)), zero_point)
 
     def value(self, shape: Sequence[int], dtype: DType, *, constant: bool = False) -> int:
         """A tensor to read: one that is there already, a new input, or (where allowed) a constant."""
@@ -60,7 +61,9 @@ class Hand:
         lo, hi = dtype.limits
         return self.rng.integers(lo, hi + 1, shape, dtype.numpy)
 
-    def emit(self, kind: type[Instruction], inputs: Sequence[int], shape: Sequence[int], dtype: DType, **more: Any) -> int:
+    def emit(
+        self, kind: type[Instruction], inputs: Sequence[int], shape: Sequence[int], dtype: DType, **more: Any
+    ) -> int:
         loc = tuple(self.draw(st.lists(TEXT, max_size=2)))
         return self.m.emit(kind, inputs, shape, dtype, quant=self.quant(dtype), loc=loc, **more)
 
@@ -140,10 +143,8 @@ def _conv_parts(h: Hand) -> tuple[int, tuple[int, ...], tuple[int, ...], int, in
 
 def _conv2d(h: Hand) -> None:
     x, shape, w_shape, w, bias = _conv_parts(h)
-    strides, pads, dilations = (h.int(1, 2), h.int(1, 2)), tuple(h.int(0, 1) for _ in range(4)), (1, h.int(1, 1))
-    hw = [
-        (shape[1 + i] + pads[i] + pads[2 + i] - dilations[i] * (w_shape[1 + i] - 1) - 1) // strides[i] + 1 for i in (0, 1)
-    ]
+    strides, pads = (h.int(1, 2), h.int(1, 2)), tuple(h.int(0, 1) for _ in range(4))
+    hw = [(shape[1 + i] + pads[i] + pads[2 + i] - w_shape[1 + i]) // strides[i] + 1 for i in (0, 1)]
     out = (shape[0], *hw, w_shape[0])
     dtype, params, attributes = h.scheme(list(Scheme), w_shape[0])
     addend = [-1, -1, -1]
@@ -151,7 +152,7 @@ def _conv2d(h: Hand) -> None:
         addend = [h.value(out, h.pick(ACT), constant=True), *_addend(h, attributes["scheme"], h.pick((1, w_shape[0])))]
         attributes["addend_zero_point"] = h.int(-128, 127)
     h.emit(
-        isa.Conv2d, [x, w, bias, *params, *addend], out, dtype, strides=strides, pads=pads, dilations=dilations,
+        isa.Conv2d, [x, w, bias, *params, *addend], out, dtype, strides=strides, pads=pads,
         group=shape[3] // w_shape[3], pad_value=h.int(-128, 127), **attributes,
     )  # fmt: skip
 
@@ -386,7 +387,12 @@ RULES: dict[type[Instruction], Callable[[Hand], None]] = {
 
 @st.composite
 def models(
-    draw: Draw, kinds: Sequence[type[Instruction]] = tuple(RULES), *, max_size: int = 4, cpu: bool = False, name: str = "main"
+    draw: Draw,
+    kinds: Sequence[type[Instruction]] = tuple(RULES),
+    *,
+    max_size: int = 4,
+    cpu: bool = False,
+    name: str = "main",
 ) -> Model:
     """A sound model of a few instructions of `kinds`, one reading another's result where shapes happen to agree.
 
@@ -397,13 +403,12 @@ def models(
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=max_size)):
         RULES[kind](h)
         if cpu and draw(st.integers(0, 3)) == 0:
-            h.m.cpu([h.value(h.shape(2), DType.F32)], [(h.shape(2), DType.F32)], draw(st.binary(min_size=1, max_size=9)))
+            onnx = draw(st.binary(min_size=1, max_size=9))
+            h.m.cpu([h.value(h.shape(2), DType.F32)], [(h.shape(2), DType.F32)], onnx)
     model = h.m.finish()
     layouts = [draw(st.sampled_from(Layout)) if len(i.shape) == 4 else Layout.ANY for i in model.inputs]
     infos = tuple(replace(i, layout=x) for i, x in zip(model.inputs, layouts, strict=True))
-    segments = tuple(
-        replace(s, name=draw(TEXT)) if isinstance(s, BpuSegment) else s for s in model.segments
-    )
+    segments = tuple(replace(s, name=draw(TEXT)) if isinstance(s, BpuSegment) else s for s in model.segments)
     return replace(model, inputs=infos, segments=segments)
 
 

@@ -1,4 +1,4 @@
-"""Model files → typed IR. `load` is the door; importers load on demand, so that `import hbc` needs neither onnx nor torch."""
+"""Model files → typed IR. `load` is the door; importers load on demand: `import hbc` needs neither onnx nor torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TORCH = {".pt", ".pt2", ".pth", ".ckpt"}
 def load(source: str | Path | bytes | ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Module:
     """A model as IR: an ONNX file (by path, bytes or ModelProto), or a `.hbir` text (by path or bytes).
 
-    `shapes` binds sizes that the model leaves open: input name → whole shape. `Module.metadata` says where it came from:
-    `source` (file name), `sha256` (of the bytes), `opset`, `producer`.
+    `shapes` binds sizes that the model leaves open: input name → whole shape. `Module.metadata` says where it came
+    from: `source` (file name), `sha256` (of the bytes), `opset`, `producer`.
     FrontendError says what, where, why and what to try for anything that isn't a model hbc can take in.
     """
     bound = dict(shapes or {})
@@ -56,9 +56,10 @@ def _from_proto(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Modul
     from .onnx_import import import_model
     from .onnx_model import Source
 
-    if not isinstance(model, onnx.ModelProto):
+    given: object = model
+    if not isinstance(given, onnx.ModelProto):
         hint = "give a path, the file's bytes, or an onnx.ModelProto"
-        raise problem(f"a {type(model).__name__} is no model", where="hbc.frontend.load", hint=hint)
+        raise problem(f"no model: {type(given).__name__}", where="hbc.frontend.load", hint=hint)
     own = onnx.ModelProto()
     own.CopyFrom(model)
     digest = _sha256(own.SerializeToString(deterministic=True))

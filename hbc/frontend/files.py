@@ -11,7 +11,7 @@ from .problem import problem, quoted
 
 LIMIT = (1 << 31) - 1  # protobuf's own limit for one message; larger models keep their weights in a second file
 
-# Tags (field number and wire type) with which a serialised ModelProto can begin: fields 1 to 8 of onnx.proto, and 14, 20, 25, 26.
+# Tags (field number, wire type) with which a ModelProto can begin: fields 1 to 8, 14, 20, 25, 26 of onnx.proto.
 _ONNX_TAGS = {0x08, 0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
 
 _FOREIGN = (

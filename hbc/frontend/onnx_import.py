@@ -96,7 +96,7 @@ def _import_node(scope: Scope, proto: NodeProto) -> None:
     except FrontendError:
         raise
     except _NODE_FAULTS as error:
-        why = str(error) if str(error) else type(error).__name__
+        why = str(error) or type(error).__name__
         raise n.fail("the node can't be taken in", why=why, hint="check the node's operands and attributes") from error
 
 
@@ -112,7 +112,7 @@ def _bind_results(n: Node, results: Sequence[Value]) -> None:
 
 
 def _carry_width(n: Node, names: Sequence[str]) -> None:
-    """Results of a node that reads float16 or float64 have the dtype that ONNX infers, although the IR computes in f32."""
+    """Results of a node that reads float16 or float64 have the dtype that ONNX infers; the IR computes in f32."""
     try:
         elem_types = {name: r.elem_type for name, r in zip(n.proto.output, n.inferred(), strict=True) if r is not None}
     except ValueError:
@@ -134,7 +134,7 @@ def _import_constant(n: Node) -> bool:
         known = n.scope.array(n.name(0))
         shape = n.x(0).type.shape if known is None else known.shape
         rank = len(shape)
-        window = shape[slice(n.int("start", 0), n.int("end", rank))]
+        window = shape[slice(n.integer("start", 0), n.integer("end", rank))]
         array = np.asarray(window, np.int64) if n.op_type == "Shape" else np.asarray(np.prod(shape, dtype=np.int64))
     elif n.op_type == "ConstantOfShape" and not n.domain:
         array = _filled(n)
@@ -163,7 +163,7 @@ def _constant(n: Node) -> np.ndarray:
 
 
 def _filled(n: Node) -> np.ndarray:
-    shape = n.integers(0)
+    shape = n.known_integers(0)
     if shape is None:
         raise n.fail("the shape to fill isn't known before running", hint="export with static shapes")
     if min(shape, default=0) < 0 or np.prod(shape, dtype=np.float64) > 1 << 28:

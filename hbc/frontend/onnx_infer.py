@@ -1,4 +1,4 @@
-"""One node at a time: its result types by ONNX's own inference, its values by ONNX's own reference where all operands are known.
+"""One node at a time: its result types by ONNX's own inference, its values by ONNX's own reference.
 
 The walk knows every operand's exact type, so one-node models infer more than a pass over the whole model would.
 """
@@ -18,13 +18,14 @@ from .onnx_model import domain_of, reads
 FOLD_LIMIT = 1 << 24  # elements of a folded result: shape arithmetic is tiny, weights are below this
 DATA_LIMIT = 1 << 12  # elements of an operand whose values inference gets to see: shapes, axes, k
 
-# Cheap ops without randomness or state. Matrix products, quantize and dequantize are not among them: those stay in the graph.
+# Cheap ops without randomness or state. Matrix products, quantize and dequantize are not among them: they stay.
 FOLDABLE = frozenset((
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Compress", "Concat", "CumSum", "Div", "Equal", "Exp", "Expand",
-    "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax",
-    "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice",
-    "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Compress", "Concat", "CumSum", "Div",
+    "Equal", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
+    "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot",
+    "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
+    "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ))  # fmt: skip
 _BOUNDED_BY_OPERAND = {"NonZero", "Compress"}  # shapes depend on values, but never exceed rank × elements
 

@@ -1,7 +1,8 @@
-"""The graph's inputs: static shapes, bound with `--shape` where the model leaves sizes open, and what integers stand for."""
+"""The graph's inputs: static shapes (`--shape` binds sizes that the model leaves open), and what integers stand for."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from onnx import NodeProto, ValueInfoProto
@@ -25,9 +26,9 @@ _ANONYMOUS = {"", "?", "-1", "None", "unk"}  # what exporters write for sizes th
 _TWO = {0: (1, 2), 3: (4, 5)}
 _ONE = {0: (1, 2)}
 _QLINEAR = {
-    "QLinearConv": _TWO, "QLinearMatMul": _TWO, "QLinearAdd": _TWO, "QLinearMul": _TWO, "QGemm": _TWO, "QLinearSigmoid": _ONE,
-    "QLinearLeakyRelu": _ONE, "QLinearSoftmax": _ONE, "QLinearAveragePool": _ONE, "QLinearGlobalAveragePool": _ONE,
-    "QLinearReduceMean": _ONE, "QuantizeLinear": {}, "DequantizeLinear": _ONE,
+    "QLinearConv": _TWO, "QLinearMatMul": _TWO, "QLinearAdd": _TWO, "QLinearMul": _TWO, "QGemm": _TWO,
+    "QLinearSigmoid": _ONE, "QLinearLeakyRelu": _ONE, "QLinearSoftmax": _ONE, "QLinearAveragePool": _ONE,
+    "QLinearGlobalAveragePool": _ONE, "QLinearReduceMean": _ONE, "QuantizeLinear": {}, "DequantizeLinear": _ONE,
 }  # fmt: skip
 _MOVES = {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "MaxPool"}  # keep a per-tensor scale
 
@@ -39,7 +40,7 @@ def graph_inputs(source: Source) -> list[ValueInfoProto]:
 
 
 def bind_inputs(source: Source, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
-    """Static types of all inputs. `shapes` overrides open sizes by input name; a symbol bound in one input is bound in all.
+    """Static types of all inputs. `shapes` gives open sizes by input name; a symbol bound in one is bound in all.
 
     One FrontendError for all inputs whose sizes stay open, with the `--shape` options that would settle them.
     """
@@ -54,21 +55,25 @@ def bind_inputs(source: Source, shapes: Mapping[str, Sequence[int]]) -> dict[str
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():
         _bind(source, name, dims[name], tuple(shape), symbols)
-    found, still_open = {}, {}
+    found: dict[str, TensorType] = {}
+    still_open: dict[str, list[Dim] | None] = {}
     for i in inputs:
-        given = shapes.get(i.name)
-        shape = (
-            [symbols.get(d, d) if isinstance(d, str) else d for d in dims[i.name] or ()]
-            if given is None
-            else list(given)
-        )
-        if (dims[i.name] is None and given is None) or not all(isinstance(d, int) for d in shape):
-            still_open[i.name] = shape if dims[i.name] is not None else None
-            continue
-        found[i.name] = _checked(source, i, tuple(int(d) for d in shape if isinstance(d, int)))
+        resolved = _resolved(dims[i.name], shapes.get(i.name), symbols)
+        sizes = [d for d in resolved or () if isinstance(d, int)]
+        if resolved is None or len(sizes) < len(resolved):
+            still_open[i.name] = resolved
+        else:
+            found[i.name] = _checked(source, i, tuple(sizes))
     if still_open:
         raise _open_sizes(source, still_open)
     return found
+
+
+def _resolved(dims: list[Dim] | None, given: Sequence[int] | None, symbols: Mapping[str, int]) -> list[Dim] | None:
+    """The shape as far as it is known: the given one, else the declared one with bound symbols filled in."""
+    if given is not None:
+        return [int(d) for d in given]
+    return None if dims is None else [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
 
 
 def add_inputs(scope: Scope, types: Mapping[str, TensorType]) -> None:
@@ -112,11 +117,11 @@ def _dims(source: Source, info: ValueInfoProto) -> list[Dim] | None:
 def _bind(source: Source, name: str, dims: list[Dim] | None, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
     where = f"{source.file}: input {quoted(name)}"
     hint = "check --shape"
-    if not shape or any(not isinstance(d, int) or d < 1 for d in shape):
+    if not shape or min(shape) < 1:
         raise problem(f"the shape {list(shape)} has a size below 1", where=where, hint=hint)
     if dims is None:
         return
-    declared = "x".join(str(d or "?") for d in dims)
+    declared = _declared(dims)
     if len(dims) != len(shape):
         raise problem(
             f"the shape {list(shape)} has rank {len(shape)}", where=where, why=f"the model says {declared}", hint=hint
@@ -142,27 +147,26 @@ def _checked(source: Source, info: ValueInfoProto, shape: tuple[int, ...]) -> Te
 
 
 def _open_sizes(source: Source, still_open: Mapping[str, Sequence[Dim] | None]) -> FrontendError:
-    """One message with an option per input: known sizes as they are, a batch as 1, other sizes by their symbol."""
-    options, letters = [], False
-    for name, dims in still_open.items():
-        sizes = (
-            ["…"]
-            if dims is None
-            else [str(d) if isinstance(d, int) else "1" if i == 0 else "" for i, d in enumerate(dims)]
-        )
-        for i, d in enumerate(dims or ()):
-            if not sizes[i]:
-                sizes[i] = "H" if i == len(sizes) - 2 and len(sizes) == 4 else "W" if i == len(sizes) - 1 else f"D{i}"
-                letters = True
-        letters = letters or dims is None
-        options.append(f"--shape {name}={'x'.join(sizes)}")
-    why = "; ".join(
-        f"{quoted(name)} is {'of unknown rank' if dims is None else 'x'.join(str(d or '?') for d in dims)}"
-        for name, dims in still_open.items()
-    )
-    hint = " ".join(options) + (" (with your sizes for the letters)" if letters else "")
+    """One message with an option per input: known sizes as they are, a batch as 1, other sizes as letters."""
+    texts = {name: _suggested(dims) for name, dims in still_open.items()}
+    options = " ".join(f"--shape {shlex.quote(f'{name}={text}')}" for name, text in texts.items())
+    letters = any(not c.isdigit() and c != "x" for text in texts.values() for c in text)
+    why = "; ".join(f"{quoted(name)} is {_declared(dims)}" for name, dims in still_open.items())
+    hint = options + (" (with your sizes for the letters)" if letters else "")
     where = f"{source.file}: input {listing(map(quoted, still_open))}"
     return problem("the model leaves sizes of its inputs open", where=where, why=why, hint=hint)
+
+
+def _declared(dims: Sequence[Dim] | None) -> str:
+    return "of unknown rank" if dims is None else "x".join(str(d or "?") for d in dims)
+
+
+def _suggested(dims: Sequence[Dim] | None) -> str:
+    if dims is None:
+        return "SIZExSIZE"
+    last = len(dims) - 1
+    letters = {last: "W", last - 1: "H" if last == 3 else f"D{last - 1}", 0: "1"}
+    return "x".join(str(d) if isinstance(d, int) else letters.get(i, f"D{i}") for i, d in enumerate(dims))
 
 
 def _quant_of(scope: Scope, name: str, t: TensorType, readers: Mapping[str, list[NodeProto]]) -> Quant | None:
@@ -185,7 +189,7 @@ def _readings(scope: Scope, node: NodeProto, tensor: str, t: TensorType | None, 
     n = Node(scope, node)
     found = []
     for index, (scale, zero) in table.items():
-        if index >= len(node.input) or node.input[index] != tensor or n.int("block_size"):
+        if index >= len(node.input) or node.input[index] != tensor or n.integer("block_size"):
             continue
         if scale >= len(node.input) or scope.array(node.input[scale]) is None:
             continue
@@ -193,7 +197,7 @@ def _readings(scope: Scope, node: NodeProto, tensor: str, t: TensorType | None, 
             continue
         rank = () if t is None else t.shape
         try:
-            quant = read_quant(n, scale, zero, dtype, rank, n.int("axis", 1))
+            quant = read_quant(n, scale, zero, dtype, rank, n.integer("axis", 1))
         except FrontendError:
             continue  # the walk meets this node later and says what is wrong
         if quant is not None and min(quant.scale) > 0:

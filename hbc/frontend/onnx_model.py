@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto
 
 from .problem import listing, problem, quoted
@@ -164,7 +164,8 @@ def _ordered(source: Source) -> list[NodeProto]:
         needs = set(reads(node))
         loose = [name for name in needs if name not in maker and name not in given]
         if loose:
-            where = f"{source.file}: node {quoted(label(node))} ({node.op_type}), input {listing(map(quoted, sorted(loose)))}"
+            who = f"node {quoted(label(node))} ({node.op_type})"
+            where = f"{source.file}: {who}, input {listing(map(quoted, sorted(loose)))}"
             raise problem("a node reads a tensor that nothing defines", where=where, hint="export the model again")
         makers = {maker[name] for name in needs if name in maker}
         waits.append(len(makers))
@@ -224,7 +225,12 @@ def _refuse_unknown(source: Source, nodes: Sequence[NodeProto]) -> None:
     hints = [_CUSTOM_HINTS[d] for d in sorted({n.domain for n in unknown}) if d in _CUSTOM_HINTS]
     hint = "; ".join(hints) or "export without custom operators, or as model-local functions"
     where = f"{source.file}: node {listing(quoted(label(n)) for n in unknown)}"
-    raise problem(f"{len(unknown)} nodes use operators that hbc doesn't know", where=where, why=why, hint=hint)
+    raise problem(
+        f"operators that hbc doesn't know are used by {len(unknown)} of {len(nodes)} nodes",
+        where=where,
+        why=why,
+        hint=hint,
+    )
 
 
 def _is_known(node: NodeProto, versions: Mapping[str, int]) -> bool:
@@ -247,6 +253,7 @@ def _check_nodes(source: Source, nodes: Sequence[NodeProto]) -> None:
         try:
             onnx.checker.check_node(node, context)
         except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-            where = f"{source.file}: node {quoted(label(node))} ({node.op_type}, opset {source.versions.get(domain_of(node))})"
+            version = source.versions.get(domain_of(node))
+            where = f"{source.file}: node {quoted(label(node))} ({node.op_type}, opset {version})"
             why = str(error).splitlines()[0]
             raise problem("the node breaks its operator's definition", where=where, why=why) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -85,7 +86,7 @@ class Node:
         array = self.scope.array(self.name(index))
         return known_value(self.x(index)) if array is None else array
 
-    def integers(self, index: int) -> tuple[int, ...] | None:
+    def known_integers(self, index: int) -> tuple[int, ...] | None:
         """Operand `index` as a list of integers where it is a known one (shapes, axes, pads)."""
         array = self.array(index)
         return None if array is None else tuple(int(v) for v in np.asarray(array).reshape(-1))
@@ -98,12 +99,12 @@ class Node:
             raise self.fail(f"attribute {quoted(name)} has the wrong type", hint="export the model again")
         return a
 
-    def int(self, name: str, default: int = 0) -> int:
+    def integer(self, name: str, default: int = 0) -> int:
         """An integer attribute."""
         a = self._attribute(name, AttributeProto.INT)
         return default if a is None else int(a.i)
 
-    def float(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float) -> float:
         """A float attribute (float32 in the file)."""
         a = self._attribute(name, AttributeProto.FLOAT)
         return default if a is None else float(a.f)
@@ -125,7 +126,7 @@ class Node:
 
     # -- building
 
-    def op(self, cls: type[Op], *operands: Value | None, type: TensorType | None = None, **attrs: object) -> Value:  # noqa: A002
+    def op(self, cls: type[Op], *operands: Value | None, type: TensorType | None = None, **attrs: Any) -> Value:  # noqa: A002
         """A new op with this node's location; returns its only result."""
         return self.scope.op(cls, *operands, loc=self.loc, type=type, **attrs).out
 
@@ -196,7 +197,7 @@ class Node:
         return self.op(Cast, value, to=DType.F32)
 
     def _positional(self) -> NodeProto:
-        """A copy whose tensors are called by position (`operand:0`, `result:0`), so that the export can name them anew."""
+        """A copy whose tensors are called by position (`operand:0`, `result:0`): the export names them anew."""
         proto = NodeProto()
         proto.CopyFrom(self.proto)
         proto.doc_string = ""
@@ -245,4 +246,5 @@ def known_value(value: Value) -> np.ndarray | None:
     if source is None:
         return None
     quant = source.out.type.quant
+    assert quant is not None, source
     return numerics.dequantize(source.value, *quant_arrays(quant, source.out.type.rank))

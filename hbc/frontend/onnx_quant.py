@@ -15,9 +15,10 @@ QUANTIZED = {DType.I8, DType.U8, DType.I16, DType.U16, DType.I32}
 
 
 def read_quant(n: Node, scale: int, zero: int, dtype: DType, shape: tuple[int, ...], axis: int) -> Quant | None:
-    """The quantisation that operands `scale` and `zero` give a tensor of `dtype` and `shape`; None where they aren't constant.
+    """The quantisation that operands `scale` and `zero` give a tensor of `dtype` and `shape`; None where not constant.
 
-    `axis` counts where the scales are a list. FrontendError names the node and tensor where the values contradict the tensor.
+    `axis` counts where the scales are a list. FrontendError names the node and tensor where the values contradict the
+    tensor.
     """
     scales = n.array(scale)
     zeros = n.array(zero) if n.has(zero) else np.zeros(1, dtype.numpy)
@@ -74,7 +75,8 @@ def dequantized(n: Node, x: Value, quant: Quant) -> Value:
 def dequantized_const(n: Node, name: str, array: np.ndarray, quant: Quant) -> Value:
     """dequantize(const) of the known integers `array`, exact in reals.
 
-    A channel with scale 0 is all zeros: it becomes integers equal to its zero point under a scale that can be divided by.
+    A channel with scale 0 is all zeros: it becomes integers equal to its zero point under a scale that can be divided
+    by.
     i32 constants (biases) lose their zero point, which no accumulator has.
     """
     values, quant = _without_zero_scales(array, quant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto
@@ -25,8 +25,8 @@ OpT = TypeVar("OpT", bound=Op)
 class Scope:
     """Tensor names → IR values or known arrays.
 
-    Reals are float32 inside the IR. `wide` remembers which tensors the model holds as float16 or float64, so that their dtype
-    comes back at the border and in ops that ONNX Runtime runs.
+    Reals are float32 inside the IR. `wide` remembers which tensors the model holds as float16 or float64, so that
+    their dtype comes back at the border and in ops that ONNX Runtime runs.
     """
 
     def __init__(self, source: Source) -> None:
@@ -124,9 +124,9 @@ class Scope:
         type: TensorType | None = None,  # noqa: A002 - the word of the IR
         types: Sequence[TensorType] | None = None,
         name: str | None = None,
-        **attrs: object,
+        **attrs: Any,
     ) -> OpT:
-        """A new op at the end of the graph. VerifyError where it breaks a constraint, ValueError where a result is too large."""
+        """A new op at the end. VerifyError where it breaks a constraint, ValueError where a result is too large."""
         op = self.build.op(cls, *operands, loc=loc, type=type, types=types, name=name, **attrs)
         op.verify()
         for result in op.results:

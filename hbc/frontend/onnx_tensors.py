@@ -1,4 +1,4 @@
-"""TensorProto → NumPy, with every length checked before anything is decoded, and external data kept inside its folder."""
+"""TensorProto → NumPy: every length is checked before anything is decoded, external data stay inside their folder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from .problem import problem, quoted
 
 LARGEST = 1 << 31  # bytes of one tensor: a whole BPU model with all its weights stays far below
 
-DTYPES = {
-    TensorProto.INT8: DType.I8, TensorProto.UINT8: DType.U8, TensorProto.INT16: DType.I16, TensorProto.UINT16: DType.U16,
-    TensorProto.INT32: DType.I32, TensorProto.UINT32: DType.U32, TensorProto.INT64: DType.I64, TensorProto.UINT64: DType.U64,
-    TensorProto.FLOAT16: DType.F16, TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64, TensorProto.BOOL: DType.BOOL,
+DTYPES: dict[int, DType] = {
+    TensorProto.INT8: DType.I8, TensorProto.UINT8: DType.U8, TensorProto.INT16: DType.I16, TensorProto.UINT16:
+    DType.U16, TensorProto.INT32: DType.I32, TensorProto.UINT32: DType.U32, TensorProto.INT64: DType.I64,
+    TensorProto.UINT64: DType.U64, TensorProto.FLOAT16: DType.F16, TensorProto.FLOAT: DType.F32,
+    TensorProto.DOUBLE: DType.F64, TensorProto.BOOL: DType.BOOL,
 }  # fmt: skip
-ELEM_TYPES = {v: k for k, v in DTYPES.items()}
-_HALF_BYTE = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}  # carried in a byte each: the values are the same
+ELEM_TYPES: dict[DType, int] = {v: k for k, v in DTYPES.items()}
+# carried in a byte each: the values are the same
+_HALF_BYTE: dict[int, type[np.integer]] = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
 
 # Which field holds the values of a type where `raw_data` does not (onnx.proto), and how many entries an element takes.
-_TYPED_FIELD = {
+_TYPED_FIELD: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data", TensorProto.INT64: "int64_data",
     TensorProto.UINT32: "uint64_data", TensorProto.UINT64: "uint64_data",
 }  # fmt: skip
@@ -32,15 +34,15 @@ _TYPED_FIELD = {
 
 def dtype_name(elem_type: int) -> str:
     """ONNX's own name of an element type: `FLOAT`, `INT4`; its number where onnx knows none."""
-    names = {v: k for k, v in TensorProto.DataType.items()}
-    return str(names.get(elem_type, f"type {elem_type}"))
+    names: dict[int, str] = {v: k for k, v in TensorProto.DataType.items()}
+    return names.get(elem_type, f"number {elem_type}")
 
 
 def decode(tensor: TensorProto, folder: Path | None, file: str) -> np.ndarray:
     """The values of `tensor`: int4 as int8 (uint4 as uint8), other types as they are, read-only where NumPy can share.
 
-    FrontendError names the tensor where its type is none of `DTYPES`, a dimension is negative, its data have another length
-    than its shape says, or its external data are missing, too short or outside `folder`.
+    FrontendError names the tensor where its type is none of `DTYPES`, a dimension is negative, its data have another
+    length than its shape says, or its external data are missing, too short or outside `folder`.
     """
     where = f"{file}: tensor {quoted(tensor.name)}"
     if tensor.data_type not in DTYPES and tensor.data_type not in _HALF_BYTE:

@@ -1,6 +1,8 @@
-"""Weights: constants, dequantised constants, and fake-quantised constants, moved and scaled without losing their integers."""
+"""Weights (constants, dequantised and fake-quantised constants), moved and scaled without losing their integers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -53,13 +55,14 @@ def scaled(n: Node, value: Value, factor: float) -> Value:
     const = source.defined_by(Const) if source is not None else None
     if const is not None and factor > 0:
         q = const.out.type.quant
+        assert q is not None, const
         scales = np.asarray(q.scale, np.float32) * np.float32(factor)
         quant = Quant(tuple(float(s) for s in scales), q.zero_point, q.axis)
         return n.op(Dequantize, n.scope.const(const.value, const.loc, const.out.name, quant))
     return n.op(Mul, value, n.const(np.float32(factor)))
 
 
-def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> Value:
+def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
     """The move applied as far up as it goes: through dequantize and quantize into the constant itself."""
     try:
         return _pushed(n, value, cls, attrs) if is_weight(value) else n.op(cls, value, **attrs)
@@ -67,7 +70,7 @@ def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> 
         return n.op(cls, value if value.type.quant is None else n.stripped(value), **attrs)
 
 
-def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> Value:
+def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
     op = value.op
     if isinstance(op, Dequantize):
         return n.op(Dequantize, _pushed(n, op.x, cls, attrs))
@@ -81,7 +84,7 @@ def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) ->
     return n.scope.const(array, op.loc, op.out.name, t.quant)
 
 
-def _image(n: Node, value: Value, cls: type[Move], attrs: dict[str, object]) -> TensorType:
+def _image(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> TensorType:
     """The move's result type for `value`; ValueError where a per-channel axis has no image."""
     probe = make_op(cls, [value], attrs, n.loc)
     probe.drop_operands()

@@ -15,7 +15,7 @@ from hbc.ir.types import TensorType, remap_axis
 from hbc_runtime import isa
 
 from .base import Pass, Target
-from .matching import must_copy
+from .move_chains import must_copy
 
 TO_NHWC = (0, 2, 3, 1)  # perm of a transpose from the model's NCHW
 TO_NCHW = (0, 3, 1, 2)  # and of the one back

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hbc.ir import ops
-from hbc.ir.builder import make_op
-from hbc.ir.core import Graph, Module, Op, Value
-from hbc.ir.location import Loc
+from hbc.ir.core import Module, Op, Value
 from hbc.ir.ops.quant import FLIPPED, flip_type
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.types import Quant, TensorType, remap_axis
 
 from .base import Pass, Target
-from .matching import NARROW, const_value, is_default_clip, must_copy
-from .move_chains import Family, straighten
-
-Rule = Callable[[Any, Rewriter], None]
-Attrs = dict[str, Any]
+from .matching import NARROW, const_value, is_default_clip
+from .move_chains import Family, beside, must_copy, straighten
+from .rules import Rule, apply_rules, rewrite
 
 
 @dataclass(frozen=True)
@@ -44,56 +40,7 @@ class Canonicalize(Pass):
     name: ClassVar[str] = "canonicalize"
 
     def run(self, module: Module, target: Target) -> int:
-        return _Walk(module.graph).run()
-
-
-class _Walk:
-    """One walk in order: rules look at what is above their op; what they make is visited before it is kept."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.body: list[Op] = []
-        self.changes = 0
-
-    def run(self) -> int:
-        for op in list(self.graph.ops):
-            self.visit(op)
-        self.graph.ops = self.body
-        return self.changes
-
-    def visit(self, op: Op) -> None:
-        for rule in RULES.get(type(op), ()):
-            rw = _Rewriter(self.graph, op)
-            rule(op, rw)
-            if rw.changes:
-                self.changes += rw.changes
-                for made in rw.made:
-                    self.visit(made)
-                op.drop_operands()
-                return
-        self.body.append(op)
-
-
-class _Rewriter(Rewriter):
-    """Keeps the new ops for the walk, which puts them in place."""
-
-    def __init__(self, graph: Graph, anchor: Op) -> None:
-        super().__init__(graph, anchor)
-        self.made: list[Op] = []
-
-    def op(
-        self,
-        cls: type[Any],
-        *operands: Value | None,
-        type: TensorType | None = None,  # noqa: A002
-        loc: Loc | None = None,
-        name: str | None = None,
-        **attrs: object,
-    ) -> Any:
-        op = make_op(cls, operands, attrs, loc or self.anchor.loc, None if type is None else [type], (name,))
-        op.placement = self.anchor.placement
-        self.made.append(op)
-        return op
+        return apply_rules(module, RULES)
 
 
 # ---- ops that do nothing
@@ -146,12 +93,11 @@ def drop_identity(op: Op, rw: Rewriter) -> None:
     assert x is not None
     if not IDENTITIES[type(op)](op) or not _may_stand_for(x, op) or must_copy(op, x):
         return
-    if isinstance(op, ops.BpuOp):  # it is named after its reader as often as after what it reads
-        rw.graph.replace_uses(op.out, x)
-        x.name = x.name or op.out.name
-        rw.changes += 1
-    else:
-        rw.replace(op, x)
+    maker = x.op
+    loc = None if maker is None else maker.loc
+    rw.replace(op, x)
+    if isinstance(op, ops.BpuOp) and maker is not None and loc is not None:
+        maker.loc = loc  # a move between instructions is named after its reader, which is not where `x` comes from
 
 
 def _may_stand_for(x: Value, op: Op) -> bool:
@@ -192,12 +138,11 @@ def _is_all(value: np.ndarray, number: float) -> bool:
 # ---- chains of one kind
 
 
-def merge_reshapes(op: Op, rw: Rewriter) -> None:
-    """reshape(reshape(x)) → reshape(x)."""
+def merge_moves(op: Op, rw: Rewriter) -> None:
+    """reshape(reshape(x)) → reshape(x), where the outer one alone says what comes out."""
     inner = _above(op)
     if inner is not None:
-        attrs: Attrs = op.attrs
-        rw.replace(op, rw.op(type(op), inner.operands[0], type=op.out.type, **attrs), inner)
+        rw.replace(op, beside(rw, type(op), inner.operands[0], op.out.type, op.attrs), inner)
 
 
 def merge_slices(op: Op, rw: Rewriter) -> None:
@@ -208,10 +153,11 @@ def merge_slices(op: Op, rw: Rewriter) -> None:
     rows = list(zip(inner.attrs["starts"], inner.attrs["steps"], op.attrs["starts"], op.attrs["steps"], strict=True))  # type: ignore[call-overload]
     starts = tuple(a + b * s for a, s, b, _ in rows)
     steps = tuple(s * t for _, s, _, t in rows)
-    attrs: Attrs = op.attrs | {"starts": starts, "steps": steps}
-    rw.replace(op, rw.op(type(op), inner.operands[0], type=op.out.type, **attrs), inner)
+    attrs = op.attrs | {"starts": starts, "steps": steps}
+    rw.replace(op, beside(rw, type(op), inner.operands[0], op.out.type, attrs), inner)
 
 
+@rewrite(ops.Clip)
 def merge_clips(op: ops.Clip, rw: Rewriter) -> None:
     """clip(clip(x, a, b), c, d) → clip(x, clip(a, c, d), clip(b, c, d))."""
     inner = op.x.defined_by(ops.Clip)
@@ -247,6 +193,7 @@ def straighten_moves(op: Op, rw: Rewriter) -> None:
 # ---- one spelling for one meaning
 
 
+@rewrite(ops.Matmul)
 def multiply_by_weights(op: ops.Matmul, rw: Rewriter) -> None:
     """matmul(x, w) → linear(x, wᵀ) for a constant w of one matrix, quantised or not, among reals."""
     source = op.rhs.defined_by(ops.Dequantize)
@@ -272,6 +219,7 @@ def _weight(rw: Rewriter, old: Value, value: np.ndarray, quant: Quant | None) ->
     return rw.op(ops.Const, type=t, loc=old.op.loc, name=old.name, value=value).out
 
 
+@rewrite(ops.Quantize)
 def keep_integers(op: ops.Quantize, rw: Rewriter) -> None:
     """quantize(dequantize(x)) → x where the types are equal, flip_sign(x) where only the signedness differs."""
     source = op.x.defined_by(ops.Dequantize)
@@ -284,21 +232,18 @@ def keep_integers(op: ops.Quantize, rw: Rewriter) -> None:
         rw.replace(op, rw.op(ops.FlipSign, x), source)
 
 
-RULES: dict[type[Op], tuple[Rule, ...]] = {
-    **dict.fromkeys(IDENTITIES, (drop_identity,)),
-    **dict.fromkeys(NEUTRAL, (drop_neutral,)),
-    ops.Reshape: (drop_identity, merge_reshapes),
-    ops.Reinterpret: (drop_identity, merge_reshapes),
-    ops.Expand: (drop_identity, merge_reshapes),
-    ops.Transpose: (drop_identity, straighten_moves),
-    ops.Slice: (drop_identity, merge_slices),
-    ops.Clip: (drop_identity, merge_clips),
-    ops.FlipSign: (cancel_flips,),
-    ops.Matmul: (multiply_by_weights,),
-    ops.Quantize: (keep_integers,),
-    BPU["Reshape"]: (drop_identity, merge_reshapes),
-    BPU["Expand"]: (drop_identity, merge_reshapes),
-    BPU["Transpose"]: (drop_identity, straighten_moves),
-    BPU["Slice"]: (drop_identity, merge_slices),
-    BPU["FlipSign"]: (cancel_flips,),
-}
+def _rules(apply: Callable[[Any, Rewriter], None], classes: Iterable[type[Op]]) -> list[Rule[Any]]:
+    return [Rule(cls, apply) for cls in classes]
+
+
+RULES: list[Rule[Any]] = [
+    *_rules(drop_identity, IDENTITIES),
+    *_rules(drop_neutral, NEUTRAL),
+    *_rules(merge_moves, (ops.Reshape, ops.Reinterpret, ops.Expand, BPU["Reshape"], BPU["Expand"])),
+    *_rules(merge_slices, (ops.Slice, BPU["Slice"])),
+    *_rules(straighten_moves, (ops.Transpose, BPU["Transpose"])),
+    *_rules(cancel_flips, (ops.FlipSign, BPU["FlipSign"])),
+    merge_clips,
+    multiply_by_weights,
+    keep_integers,
+]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from hbc.ir.core import Module, Op
-from hbc.ir.rewriter import Rewriter
+from hbc.ir.location import fuse
 
 from .base import Pass, Target
 
@@ -31,20 +31,23 @@ class Cse(Pass):
     def run(self, module: Module, target: Target) -> int:
         graph = module.graph
         first: dict[Hashable, Op] = {}
-        copies = []
+        copies: dict[Op, list[Op]] = {}
         for op in graph.ops:  # operands are merged before their users are looked at, so one walk is enough
             kept = first.setdefault(op_key(op), op)
             if kept is not op and not _fill_two_arrays(kept, op):
-                rw = Rewriter(graph, op)
                 for old, new in zip(op.results, kept.results, strict=True):
-                    rw.replace(old, new)
-                copies.append(op)
-        return graph.erase(copies)
+                    graph.replace_uses(old, new)
+                    new.name = new.name or old.name
+                copies.setdefault(kept, []).append(op)
+        for kept, others in copies.items():
+            kept.loc = fuse(op.loc for op in (kept, *others))
+        return graph.erase(op for others in copies.values() for op in others)
 
 
 def _fill_two_arrays(a: Op, b: Op) -> bool:
     """True for placed ops that write two of the caller's arrays: one op fills only one."""
-    return a.placement is not None and any(x.is_output and y.is_output for x, y in zip(a.results, b.results, strict=True))
+    both = (x.is_output and y.is_output for x, y in zip(a.results, b.results, strict=True))
+    return a.placement is not None and any(both)
 
 
 def op_key(op: Op) -> Hashable:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hbc.ir.core import Op, Value
+from hbc.ir.ops import BpuOp, Const
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.types import TensorType
 
-from .matching import must_copy
+Attrs = dict[str, Any]
 
 REACH = 6  # ops above a transpose that are looked at; what canonicalize leaves behind is shorter
 
@@ -92,7 +93,7 @@ class Family:
     transpose: type[Op]
     reshape: type[Op]
 
-    def attrs(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def attrs(self, shape: tuple[int, ...]) -> Attrs:
         """Attributes of a reshape to `shape`; an instruction has it from its result alone."""
         return {"shape": shape} if self.reshape.ATTRS else {}
 
@@ -112,7 +113,8 @@ def straighten(op: Op, rw: Rewriter, family: Family) -> None:
         if len(blocks) <= 1:
             rw.replace(op, reshaped(rw, source, op, family), *links[:-1])
         elif len(transposes) == len(links) > 1:
-            rw.replace(op, rw.op(family.transpose, source, type=op.out.type, perm=_composed(links)), *links[:-1])
+            new = beside(rw, family.transpose, source, op.out.type, {"perm": _composed(links)})
+            rw.replace(op, new, *links[:-1])
         elif len(transposes) > 1 and _keeps_quant(source, family):
             rw.replace(op, _rearranged(rw, source, order, blocks, op.out.type, family), *links[:-1])
         if rw.changes:
@@ -123,7 +125,19 @@ def reshaped(rw: Rewriter, x: Value, op: Op, family: Family) -> Value:
     """`x` in the place of `op`: itself where its type fits and it may be read there."""
     if x.type == op.out.type and not must_copy(op, x):
         return x
-    return rw.op(family.reshape, x, type=op.out.type, **family.attrs(op.out.type.shape)).out
+    return beside(rw, family.reshape, x, op.out.type, family.attrs(op.out.type.shape))
+
+
+def beside(rw: Rewriter, cls: type[Op], x: Value | None, t: TensorType, attrs: Attrs) -> Value:
+    """A new op of one operand, placed where the anchor is."""
+    op = rw.op(cls, x, type=t, **attrs)
+    op.placement = rw.anchor.placement
+    return op.out
+
+
+def must_copy(op: Op, x: Value) -> bool:
+    """True where an instruction fills a returned array from a constant or from another of the caller's arrays."""
+    return isinstance(op, BpuOp) and op.out.is_output and (x.op is None or isinstance(x.op, Const) or x.is_output)
 
 
 def _composed(links: Sequence[Op]) -> tuple[int, ...]:
@@ -168,8 +182,8 @@ def _rearranged(
 ) -> Value:
     """One transpose of the source's blocks, a reshape on either side where the shapes ask for it."""
 
-    def step(cls: type[Op], x: Value, shape: tuple[int, ...], attrs: dict[str, Any]) -> Value:
-        return rw.op(cls, x, type=t if shape == t.shape else plain.with_shape(shape), **attrs).out
+    def step(cls: type[Op], x: Value, shape: tuple[int, ...], attrs: Attrs) -> Value:
+        return beside(rw, cls, x, t if shape == t.shape else plain.with_shape(shape), attrs)
 
     plain = t if t.quant is None or t.quant.is_per_tensor else replace(t, quant=None)
     ranks = sorted(range(len(blocks)), key=lambda i: blocks[i][0])

@@ -11,6 +11,7 @@ from hbc.diagnostics import EmitError
 from hbc.ir import ops
 from hbc.ir.core import Graph, Module, Op, Value
 from hbc.ir.location import node_names
+from hbc.passes.plan_memory import storage_root
 from hbc_runtime.program import (
     ALIGN,
     BpuSegment,
@@ -98,6 +99,10 @@ class _Emitter:
             return self.index[value]
         if value in self.out_index:
             return self._add(value, Storage.OUTPUT, index=self.out_index[value])
+        root = storage_root(value)
+        if root is not value:  # a reshape in place: its operand's bytes, wherever they are
+            base = self.tensors[self._tensor(root)]
+            return self._add(value, base.storage, offset=base.offset, index=base.index)
         if value.offset is None:
             msg = f"{value.name or value!r} has no place in the arena"
             raise EmitError(msg)

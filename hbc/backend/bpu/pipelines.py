@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hbc.passes.assign_layout import AssignLayout
 from hbc.passes.canonicalize import Canonicalize
-from hbc.passes.check_plan import check_plan
+from hbc.passes.check_plan import plan_is_sound
 from hbc.passes.cse import Cse
 from hbc.passes.dce import Dce
 from hbc.passes.fold_clip import FoldClip
@@ -29,7 +29,7 @@ QUANTIZE = Stage(
 )
 PLACE = Stage("place", (Partition(), Dce()))
 LOWER = Stage("lower", (LowerToBpu(), AssignLayout(), Canonicalize(), Cse(), Dce()))
-SCHEDULE = Stage("schedule", (PlanMemory(),), ensures=check_plan)
+SCHEDULE = Stage("schedule", (PlanMemory(),), ensures=plan_is_sound)
 
 PIPELINE = (NORMALIZE, FUSE, QUANTIZE, PLACE, LOWER, SCHEDULE)
 # Every march takes the same road: what differs is data (march.py) and numeric facts (ir/semantics.py).

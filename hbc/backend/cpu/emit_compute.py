@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -133,10 +134,10 @@ def clip(e: Emitter, op: Clip) -> str:
 # ---- functions of one variable
 
 _ONNX_NAMES = {
-    "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal", "erf": "Erf",
-    "abs": "Abs", "neg": "Neg", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "sin": "Sin", "cos": "Cos",
-    "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
-    "acosh": "Acosh", "atanh": "Atanh", "softsign": "Softsign",
+    "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal",
+    "erf": "Erf", "abs": "Abs", "neg": "Neg", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign",
+    "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
+    "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "softsign": "Softsign",
 }  # fmt: skip
 _WITH_ATTRS: dict[type[Op], str] = {
     LeakyRelu: "LeakyRelu", Elu: "Elu", Selu: "Selu", HardSigmoid: "HardSigmoid", ThresholdedRelu: "ThresholdedRelu",
@@ -153,7 +154,8 @@ def plain(e: Emitter, op: Unary) -> str:
 
 @RULES(*_WITH_ATTRS)
 def with_attributes(e: Emitter, op: Unary) -> str:
-    return e.node(_WITH_ATTRS[type(op)], e.tensor(op.x), **op.attrs)
+    attrs: dict[str, Any] = dict(op.attrs)
+    return e.node(_WITH_ATTRS[type(op)], e.tensor(op.x), **attrs)
 
 
 @RULES(PLAIN_UNARY["silu"])
@@ -195,7 +197,7 @@ def gelu(e: Emitter, op: Gelu) -> str:
 
 
 def _end_pads(e: Emitter, op: Pool) -> tuple[list[int], list[int]]:
-    """(pads that give exactly the op's window count, the same beyond input and declared pads): ceil mode made explicit."""
+    """(pads that give exactly the op's window count, what lies beyond the declared ones): ceil mode made plain."""
     begins, ends, extra = [], [], []
     for i in range(2):
         size, kernel = op.x.type.shape[2 + i], op.dilations[i] * (op.kernel[i] - 1) + 1
@@ -243,7 +245,7 @@ def max_pool(e: Emitter, op: MaxPool) -> str:
 
 @RULES(AvgPool)
 def avg_pool(e: Emitter, op: AvgPool) -> str:
-    """Where windows reach beyond the declared pads (ceil mode), or count them: the sum of a zero-padded input by its counts."""
+    """Where windows reach beyond the declared pads, or count them: the sum of a zero-padded input by its counts."""
     _check_dilations(e, op, 19)
     pads, extra = _end_pads(e, op)
     dilations = op.dilations if set(op.dilations) != {1} else None
@@ -259,7 +261,8 @@ def avg_pool(e: Emitter, op: AvgPool) -> str:
 
 
 _REDUCE: dict[type[Op], tuple[str, int]] = {  # the opset in which `axes` became an operand
-    ReduceMean: ("ReduceMean", 18), ReduceSum: ("ReduceSum", 13), ReduceMax: ("ReduceMax", 18), ReduceMin: ("ReduceMin", 18),
+    ReduceMean: ("ReduceMean", 18), ReduceSum: ("ReduceSum", 13),
+    ReduceMax: ("ReduceMax", 18), ReduceMin: ("ReduceMin", 18),
 }  # fmt: skip
 
 

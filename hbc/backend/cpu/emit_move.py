@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, NodeProto
 
-from hbc.ir.core import Value
 from hbc.ir.ops import (
     Call,
     Cast,
@@ -152,6 +151,7 @@ def lut(e: Emitter, op: Lut) -> str:
 def dequantize(e: Emitter, op: Dequantize) -> str:
     """f32(q − zero_point) · scale, spelt out: DequantizeLinear takes some dtypes in some opsets only."""
     t = op.x.type
+    assert t.quant is not None, op
     scale, zero = quant_arrays(t.quant, t.rank)
     x = e.tensor(op.x)
     if zero.any():
@@ -165,6 +165,7 @@ def quantize(e: Emitter, op: Quantize) -> str:
     if e.opset < 11:
         raise e.error("rounding (Round) came with opset 11")
     t = op.out.type
+    assert t.quant is not None, op
     scale, zero = quant_arrays(t.quant, t.rank)
     y = e.node("Round", e.node("Div", e.tensor(op.x), e.const(scale)))
     if zero.any():
@@ -230,8 +231,3 @@ def _rename_captured(node: NodeProto, names: Mapping[str, str]) -> None:
                 _rename_captured(inner, names)
             for info in graph.output:
                 info.name = names.get(info.name, info.name)
-
-
-def values_of(op: Call) -> list[Value]:
-    """The operands that a call reads."""
-    return list(op.xs)

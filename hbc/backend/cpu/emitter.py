@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ INLINE = 64  # bytes of a constant below which equal ones share an initializer: 
 
 
 class Emitter:
-    """Nodes and initializers so far. `opset` is the version of ONNX's own domain; rules choose attribute or operand forms by it."""
+    """Nodes and initializers so far. `opset` is ONNX's own domain's: rules choose attribute or operand forms by it."""
 
     def __init__(self, opsets: dict[str, int]) -> None:
         self.opsets = opsets
@@ -43,7 +43,7 @@ class Emitter:
         return f"t{self._count - 1}"
 
     def tensor(self, value: Value | None) -> str:
-        """The tensor of a value; a constant that is no op of the segment is embedded. EmitError where nothing makes it."""
+        """The tensor of a value; a constant made outside the segment is embedded. EmitError where nothing makes it."""
         if value is None:
             return ""
         if value not in self.names:
@@ -86,7 +86,7 @@ class Emitter:
         """An i64 initializer of rank 1."""
         return self.const(np.asarray(values, np.int64))
 
-    def node(self, op_type: str, *inputs: str, domain: str = "", **attrs: object) -> str:
+    def node(self, op_type: str, *inputs: str, domain: str = "", **attrs: Any) -> str:
         """A node with one output, under the user's node name; attributes that are None are left out."""
         out = self.fresh()
         given = {k: v for k, v in attrs.items() if v is not None}
@@ -123,7 +123,7 @@ class Emitter:
             return x
         if (low, high) == (0.0, np.inf):
             return self.node("Relu", x)
-        bounds = {"min": low if np.isfinite(low) else None, "max": high if np.isfinite(high) else None}
+        bounds: dict[str, Any] = {"min": low if np.isfinite(low) else None, "max": high if np.isfinite(high) else None}
         if self.opset < 11:
             return self.node("Clip", x, **bounds)
         return self.node("Clip", x, *("" if v is None else self.const(np.float32(v)) for v in bounds.values()))

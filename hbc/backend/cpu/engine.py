@@ -16,7 +16,7 @@ from .export import export_segment
 
 
 def evaluate(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """The results of `op` for `arrays`, one per operand (None for a missing one), by ONNX Runtime without its optimiser.
+    """The results of `op` for `arrays`, one per operand (None for a missing one), by ONNX Runtime, unoptimised.
 
     MissingDependency where ONNX Runtime isn't installed; EmitError where it has no kernel for the op.
     """

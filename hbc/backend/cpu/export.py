@@ -57,9 +57,10 @@ def export_segment(
 ) -> bytes:
     """`ops`, in an order in which operands come first, as a serialised ONNX model; the same ops give the same bytes.
 
-    Inputs are called t0, t1, … in the order of `inputs`, outputs t(n), t(n+1), … in the order of `outputs`; nodes carry the
-    user's names. Constants are embedded, also those whose ops are not among `ops`. Calls keep their own node; all other ops are
-    written in the forms of `opset[""]` (attributes or operands). EmitError names the op and node that can't be written.
+    Inputs are called t0, t1, … in the order of `inputs`, outputs t(n), t(n+1), … in the order of `outputs`; nodes carry
+    the user's names. Constants are embedded, also those whose ops are not among `ops`. Calls keep their own node; all
+    other ops are written in the forms of `opset[""]` (attributes or operands). EmitError names the op and node that
+    can't be written.
     """
     from .emitter import Emitter
 

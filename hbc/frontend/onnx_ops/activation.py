@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from ..onnx_quant import quantized
 from .registry import onnx_op
 
 _PLAIN = {
-    "Sigmoid": "sigmoid", "Tanh": "tanh", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Erf": "erf",
-    "Abs": "abs", "Neg": "neg", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sign": "sign", "Sin": "sin", "Cos": "cos",
-    "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh",
-    "Acosh": "acosh", "Atanh": "atanh", "Softsign": "softsign", "Mish": "mish",
+    "Sigmoid": "sigmoid", "Tanh": "tanh", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal",
+    "Erf": "erf", "Abs": "abs", "Neg": "neg", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sign": "sign",
+    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
+    "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Softsign": "softsign", "Mish": "mish",
 }  # fmt: skip
 
 # Attributes with ONNX's defaults, which its operator definitions state as float32.
@@ -47,7 +48,8 @@ def with_floats(n: Node) -> Results:
     if operands is None:
         return n.call()
     cls, defaults = _WITH_FLOATS[n.op_type]
-    return n.op(cls, operands[0], **{name: n.float(name, default) for name, default in defaults.items()})
+    attrs: dict[str, Any] = {name: n.number(name, default) for name, default in defaults.items()}
+    return n.op(cls, operands[0], **attrs)
 
 
 @onnx_op("Gelu")
@@ -70,7 +72,7 @@ def relu(n: Node) -> Results:
 def clip(n: Node) -> Results:
     """Bounds as attributes (before opset 11) or as known operands; computed bounds stay on the CPU."""
     if n.version < 11:
-        low, high = n.float("min", -math.inf), n.float("max", math.inf)
+        low, high = n.number("min", -math.inf), n.number("max", math.inf)
         return limited(n, n.x(0), low, high)
     bounds = []
     for index, default in ((1, -math.inf), (2, math.inf)):
@@ -114,7 +116,7 @@ def prelu(n: Node) -> Results:
 def celu(n: Node) -> Results:
     """max(0, x) + min(0, alpha·(exp(x/alpha) − 1)): elu in x/alpha, scaled by alpha."""
     operands = n.reals()
-    alpha = n.float("alpha", 1.0)
+    alpha = n.number("alpha", 1.0)
     if operands is None or alpha == 0:
         return n.call()
     inner = n.op(Mul, operands[0], n.const(np.float32(1 / alpha))) if alpha != 1 else operands[0]

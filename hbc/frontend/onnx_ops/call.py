@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 from onnx import helper
 
@@ -20,8 +21,9 @@ MS = "com.microsoft"
 
 # Microsoft's operators whose only result has the type of their first operand.
 _ALIKE = (
-    "FastGelu", "BiasGelu", "QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Rfft", "BiasSoftmax",
-    "Inverse", "BiasAdd", "GroupNorm", "SimplifiedLayerNormalization", "LayerNormalization", "RotaryEmbedding",
+    "FastGelu", "BiasGelu", "QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Rfft",
+    "BiasSoftmax", "Inverse", "BiasAdd", "GroupNorm", "SimplifiedLayerNormalization", "LayerNormalization",
+    "RotaryEmbedding",
 )  # fmt: skip
 
 
@@ -40,7 +42,7 @@ def call(n: Node) -> Results:
     return n.call()
 
 
-def float_call(n: Node, op_type: str, operands: Sequence[Value], **attrs: object) -> Value:
+def float_call(n: Node, op_type: str, operands: Sequence[Value], **attrs: Any) -> Value:
     """A call of ONNX's own `op_type`, in the model's opset; the result has the last operand's type."""
     opset = n.scope.source.versions[""]
     names = [f"operand:{i}" for i in range(len(operands))]

@@ -32,7 +32,7 @@ def convolve(n: Node, x: Value, weight: Value, bias: Value | None) -> Value:
     x, w = _without_negative_pads(n, x, w)
     if flat:
         x, weight, w = _lifted(n, x), _lifted(n, weight), w.lifted()
-    group = n.int("group", 1)
+    group = n.integer("group", 1)
     positive(n, "group", (group,))
     y = n.op(Conv2d, x, weight, bias, strides=w.strides, pads=w.pads, dilations=w.dilations, group=group)
     return _lowered(n, y) if flat else y
@@ -54,7 +54,7 @@ def conv_transpose(n: Node) -> Results:
     flat = x.type.rank == 3
     if flat:
         x, weight, w, extra = _lifted(n, x), _lifted(n, weight), w.lifted(), (0, *extra)
-    group = n.int("group", 1)
+    group = n.integer("group", 1)
     positive(n, "group", (group,))
     y = n.op(
         ConvTranspose2d, x, weight, bias,
@@ -149,15 +149,15 @@ def affine(n: Node, a: Value, b: Value, c: Value | None) -> Value:
     if a.type.rank != 2 or b.type.rank != 2:
         raise n.fail("Gemm takes matrices", why=f"shapes {list(a.type.shape)} and {list(b.type.shape)}")
     require_finite(n, b, c)
-    alpha, beta = n.float("alpha", 1.0), n.float("beta", 1.0)
-    a = transposed(n, a, (1, 0)) if n.int("transA") else a
+    alpha, beta = n.number("alpha", 1.0), n.number("beta", 1.0)
+    a = transposed(n, a, (1, 0)) if n.integer("transA") else a
     if c is not None and beta == 0:
         c = None
     if not is_weight(b):
-        product = n.op(Matmul, a, transposed(n, b, (1, 0)) if n.int("transB") else b)
+        product = n.op(Matmul, a, transposed(n, b, (1, 0)) if n.integer("transB") else b)
         product = scaled(n, product, alpha)
         return product if c is None else n.op(Add, product, scaled(n, c, beta))
-    weight = scaled(n, b if n.int("transB") else transposed(n, b, (1, 0)), alpha)
+    weight = scaled(n, b if n.integer("transB") else transposed(n, b, (1, 0)), alpha)
     columns = weight.type.shape[0]
     if c is not None and is_weight(c) and c.type.elements == columns and c.type.shape[-1:] == (columns,):
         return n.op(Linear, a, weight, scaled(n, reshaped(n, c, (columns,)), beta))

@@ -69,12 +69,12 @@ def batch_normalization(n: Node) -> Results:
     """Inference form: multiplier = scale/√(var + ε), offset = bias − mean·multiplier, folded in float64."""
     operands = n.reals()
     parameters = [n.array(i) for i in range(1, 5)]
-    training = n.int("training_mode") or any(n.wants(i) for i in range(1, len(n.proto.output)))
+    training = n.integer("training_mode") or any(n.wants(i) for i in range(1, len(n.proto.output)))
     if operands is None or training or n.x(0).type.rank < 2 or any(p is None for p in parameters):
         return n.call()
     scale, bias, average, variance = (np.asarray(p, np.float64).reshape(-1) for p in parameters)
     with np.errstate(all="ignore"):
-        multiplier = scale / np.sqrt(variance + n.float("epsilon", 1e-5))
+        multiplier = scale / np.sqrt(variance + n.number("epsilon", 1e-5))
         offset = bias - average * multiplier
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
         raise n.fail(

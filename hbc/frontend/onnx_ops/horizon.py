@@ -1,5 +1,5 @@
-"""The vendor's own ONNX (domain `horizon`): calibrated models become float ops between quantize and dequantize, quantized
-models become `bpu.*` ops with exactly the integers that the file holds.
+"""The vendor's own ONNX (domain `horizon`): calibrated models become float ops between quantize and dequantize,
+quantized models become `bpu.*` ops with exactly the integers that the file holds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def calibration(n: Node) -> Results:
 
 
 def _weights(n: Node, array: np.ndarray, scales: Sequence[float]) -> Value:
-    axis = n.int("axis", 0)
+    axis = n.integer("axis", 0)
     if not 0 <= axis < max(array.ndim, 1) or len(scales) not in {1, *array.shape[axis : axis + 1]}:
         raise n.fail(f"{len(scales)} scales don't fit a constant of shape {list(array.shape)}", why=f"axis {axis}")
     shape = [-1 if i == axis else 1 for i in range(array.ndim)] if len(scales) > 1 else []
@@ -57,9 +57,10 @@ def _weights(n: Node, array: np.ndarray, scales: Sequence[float]) -> Value:
 @onnx_op("HzQuantize", domain=DOMAIN)
 def quantize(n: Node) -> Results:
     """x, y_scale[1] → quantize to 8 or 16 bits."""
-    dtype, quant = _BITS.get(n.int("bits", 8)), _scales(n, 1)
+    dtype, quant = _BITS.get(n.integer("bits", 8)), _scales(n, 1)
     if dtype is None:
-        raise n.fail(f"a quantisation to {n.int('bits')} bits isn't taken", why="the BPU has 8 and 16 bit activations")
+        what = f"a quantisation to {n.integer('bits')} bits isn't taken"
+        raise n.fail(what, why="the BPU has 8 and 16 bit activations")
     return quantized(n, n.x(0), quant, dtype)
 
 
@@ -78,7 +79,7 @@ def _scales(n: Node, index: int) -> Quant:
         raise n.fail(
             f"input {index} (the scale) holds a value that is no positive number", hint="calibrate the model again"
         )
-    shape, axis = n.x(0).type.shape, n.int("axis", 1)
+    shape, axis = n.x(0).type.shape, n.integer("axis", 1)
     if flat.size == 1:
         return Quant((float(flat[0]),))
     if not -len(shape) <= axis < len(shape) or shape[axis] != flat.size:
@@ -88,7 +89,7 @@ def _scales(n: Node, index: int) -> Quant:
 
 @onnx_op("HzSQuantizedConv", domain=DOMAIN)
 def quantized_conv(n: Node) -> Results:
-    """x [N,H,W,C], weight [O,KH,KW,C/g], bias i32[O], its left shifts i8[O] → bpu.conv2d, form A or the bare accumulator."""
+    """x [N,H,W,C], weight [O,KH,KW,C/g], bias i32[O], its left shifts i8[O] → bpu.conv2d, form A or the accumulator."""
     if len(n.proto.input) > 4:
         raise n.fail("a fused addition isn't taken yet", why=f"the node has {len(n.proto.input)} inputs")
     _require_nhwc(n)
@@ -97,29 +98,40 @@ def quantized_conv(n: Node) -> Results:
         raise n.fail("input and weight must have rank 4", why=f"{list(x.type.shape)} and {list(weight.type.shape)}")
     w = read_window(n, x.type.shape[1:3], weight.type.shape[1:3])
     channels, relu = weight.type.shape[0], _relu(n)
-    wide = n.int("output_bit", 8) == 32 or bool(n.int("high_precision_output"))
-    if not wide and n.int("output_bit", 8) != 8:
-        raise n.fail(
-            f"an output of {n.int('output_bit')} bits isn't taken", why="no file is known that shows its arithmetic"
-        )
-    if wide and relu:
-        raise n.fail("a relu on the accumulator isn't taken", why="a high-precision output has no fused activation")
-    dtype = DType.I32 if wide else DType.I8
+    dtype = _accumulator_or_i8(n, relu=relu)
     lo, hi = dtype.limits
     size = tuple(
         _count(d, w.kernel[i], w.strides[i], w.pads[i] + w.pads[2 + i], w.dilations[i])
         for i, d in enumerate(x.type.shape[1:3])
     )
-    scheme = isa.Scheme.NONE if wide else isa.Scheme.FORM_A
-    parameters = [None] * 3 if wide else [
-        _channels(n, "scale", channels, np.int16), _channels(n, "right_shift", channels, np.int8),
-        _channels(n, "out_shift", channels, np.int8),
-    ]  # fmt: skip
+    names = (("scale", np.int16), ("right_shift", np.int8), ("out_shift", np.int8))
+    wide = dtype is DType.I32
+    parameters = [None if wide else _channels(n, name, channels, width) for name, width in names]
     return n.op(
-        _instruction("conv2d"), x, weight, _bias(n, channels), *parameters,
-        type=TensorType((x.type.shape[0], *size, channels), dtype), strides=w.strides, pads=w.pads, dilations=w.dilations,
-        group=n.int("group", 1), scheme=scheme, clamp_min=0 if relu else lo, clamp_max=hi,
-    )  # fmt: skip
+        _instruction("conv2d"),
+        x,
+        weight,
+        _bias(n, channels),
+        *parameters,
+        type=TensorType((x.type.shape[0], *size, channels), dtype),
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        group=n.integer("group", 1),
+        scheme=isa.Scheme.NONE if wide else isa.Scheme.FORM_A,
+        clamp_min=0 if relu else lo,
+        clamp_max=hi,
+    )
+
+
+def _accumulator_or_i8(n: Node, *, relu: bool) -> DType:
+    bits = n.integer("output_bit", 8)
+    wide = bits == 32 or bool(n.integer("high_precision_output"))
+    if not wide and bits != 8:
+        raise n.fail(f"an output of {bits} bits isn't taken", why="no file is known that shows its arithmetic")
+    if wide and relu:
+        raise n.fail("a relu on the accumulator isn't taken", why="a high-precision output has no fused activation")
+    return DType.I32 if wide else DType.I8
 
 
 @onnx_op("HzSQuantizedGlobalAveragePool", domain=DOMAIN)
@@ -127,8 +139,8 @@ def quantized_average(n: Node) -> Results:
     """x [N,H,W,C] → bpu.avg_pool over the whole plane, form B; the file's parameters are the same for every channel."""
     _require_nhwc(n)
     x = n.x(0)
-    if x.type.rank != 4 or n.int("output_bit", 8) != 8:
-        raise n.fail("this average isn't taken", why=f"rank {x.type.rank}, {n.int('output_bit', 8)} bit output")
+    if x.type.rank != 4 or n.integer("output_bit", 8) != 8:
+        raise n.fail("this average isn't taken", why=f"rank {x.type.rank}, {n.integer('output_bit', 8)} bit output")
     if n.text("rounding_method", "ROUND") != "ROUND":
         raise n.fail(f"the rounding method {n.text('rounding_method')!r} isn't taken", hint="use ROUND")
     lo, hi = DType.I8.limits
@@ -181,7 +193,7 @@ def _channels(n: Node, name: str, channels: int, dtype: type[np.integer]) -> Val
 
 def _bias(n: Node, channels: int) -> Value | None:
     """bias << b_scale, as the accumulator adds it."""
-    if not n.has(2) or not n.int("use_bias", 1):
+    if not n.has(2) or not n.integer("use_bias", 1):
         return None
     stored, shift = n.array(2), n.array(3) if n.has(3) else np.zeros(1, np.int64)
     if stored is None or shift is None or stored.shape != (channels,) or shift.size not in {1, channels}:

@@ -37,7 +37,7 @@ def split(n: Node) -> Results:
     x = n.x(0)
     axis = axis_of(n, x.type.rank, 0)
     size, count = x.type.shape[axis], len(n.proto.output)
-    sizes = n.integers(1) if n.has(1) else n.ints("split")
+    sizes = n.known_integers(1) if n.has(1) else n.ints("split")
     if n.has(1) and sizes is None:
         return n.call()
     if sizes is None:
@@ -79,7 +79,7 @@ def slice_(n: Node) -> Results:
     if n.version < 10:
         begins, ends, axes, steps = n.ints("starts"), n.ints("ends"), n.ints("axes"), None
     else:
-        given = [n.integers(i) if n.has(i) else None for i in range(1, 5)]
+        given = [n.known_integers(i) if n.has(i) else None for i in range(1, 5)]
         if any(v is None and n.has(i) for i, v in enumerate(given, 1)):
             return n.call()
         begins, ends, axes, steps = given
@@ -128,11 +128,11 @@ def pad(n: Node) -> Results:
     """A border of one known number; negative pads crop. Mirrored and repeated borders stay on the CPU."""
     x = per_tensor(n, n.x(0))
     if n.version < 11:
-        pads, value = n.ints("pads"), n.float("value", 0.0)
+        pads, value = n.ints("pads"), n.number("value", 0.0)
     else:
-        pads = n.integers(1)
+        pads = n.known_integers(1)
         fill = n.array(2) if n.has(2) else np.zeros(())
-        if pads is None or fill is None or (n.has(3) and n.integers(3) is None):
+        if pads is None or fill is None or (n.has(3) and n.known_integers(3) is None):
             return n.call()
         value = float(np.asarray(fill).reshape(-1)[0])
     if n.text("mode", "constant") != "constant" or x.type.dtype is DType.BOOL:
@@ -142,7 +142,7 @@ def pad(n: Node) -> Results:
 
 def _all_pads(n: Node, pads: tuple[int, ...], rank: int) -> list[int]:
     """Begins then ends for every axis."""
-    axes = n.integers(3) if n.has(3) else None
+    axes = n.known_integers(3) if n.has(3) else None
     places = list(range(rank)) if axes is None else [a % rank for a in axes if -rank <= a < rank]
     if len(pads) != 2 * len(places) or (axes is not None and len(places) < len(axes)):
         raise n.fail(f"pads {list(pads)} don't fit a tensor of rank {rank}", hint="export the model again")

@@ -32,7 +32,7 @@ def average_pool(n: Node) -> Results:
 
 def average(n: Node, x: Value) -> Value:
     """avg_pool of a real operand by the attributes of an AveragePool node."""
-    return pooled(n, AvgPool, x, count_include_pad=bool(n.int("count_include_pad")))
+    return pooled(n, AvgPool, x, count_include_pad=bool(n.integer("count_include_pad")))
 
 
 def pooled(n: Node, cls: type[Pool], x: Value, **attrs: object) -> Value:
@@ -51,8 +51,8 @@ def pooled(n: Node, cls: type[Pool], x: Value, **attrs: object) -> Value:
 
 
 def _counts(n: Node, size: tuple[int, ...], w: Window) -> tuple[int, ...]:
-    """Windows along each axis; in ceil mode one that would start in the end pad doesn't count (ONNX's operator text)."""
-    ceil = n.int("ceil_mode")
+    """Windows along each axis; in ceil mode one that would start in the end pad doesn't count (ONNX's text)."""
+    ceil = n.integer("ceil_mode")
     counts = []
     for i, d in enumerate(size):
         span = d + w.pads[i] + w.pads[len(size) + i] - w.dilations[i] * (w.kernel[i] - 1) - 1

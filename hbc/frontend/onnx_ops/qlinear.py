@@ -82,7 +82,7 @@ def qlinear_concat(n: Node) -> Results:
 def qlinear_average(n: Node) -> Results:
     """x, x_scale, x_zp, y_scale, y_zp; with `channels_last` x is [N,H,W,C]."""
     x = _real(n)
-    rank, last = x.type.rank, bool(n.int("channels_last"))
+    rank, last = x.type.rank, bool(n.integer("channels_last"))
     if rank not in {3, 4}:
         raise n.fail(f"the input has rank {rank}", why="pools take one or two spatial axes")
     if last:
@@ -96,7 +96,7 @@ def qlinear_average(n: Node) -> Results:
 @onnx_op("QLinearLeakyRelu", domain=MS)
 def qlinear_leaky_relu(n: Node) -> Results:
     """x, x_scale, x_zp, y_scale, y_zp."""
-    return _unary(n, lambda x: n.op(LeakyRelu, x, alpha=n.float("alpha", 0.01)))
+    return _unary(n, lambda x: n.op(LeakyRelu, x, alpha=n.number("alpha", 0.01)))
 
 
 @onnx_op("QLinearSigmoid", domain=MS)
@@ -108,13 +108,13 @@ def qlinear_sigmoid(n: Node) -> Results:
 @onnx_op("QLinearSoftmax", domain=MS)
 def qlinear_softmax(n: Node) -> Results:
     """x, x_scale, x_zp, y_scale, y_zp; `opset` says which Softmax: before 13 it flattens from `axis` on."""
-    return _unary(n, lambda x: _softmax(n, x, flattens=n.int("opset", 13) < 13))
+    return _unary(n, lambda x: _softmax(n, x, flattens=n.integer("opset", 13) < 13))
 
 
 def _softmax(n: Node, x: Value, *, flattens: bool) -> Value:
-    """A Softmax call under the model's own opset: as rows of a matrix, of which every version takes the softmax alike."""
+    """A Softmax call in the model's own opset: of the rows of a matrix, which every version treats alike."""
     shape, rank = x.type.shape, x.type.rank
-    axis = n.int("axis", 1 if flattens else -1) % max(rank, 1)
+    axis = n.integer("axis", 1 if flattens else -1) % max(rank, 1)
     order = tuple(range(rank)) if flattens else (*(i for i in range(rank) if i != axis), axis)
     rows = math.prod(shape[:axis]) if flattens else math.prod(shape) // max(1, shape[axis])
     matrix = reshaped(n, transposed(n, x, order), (rows, math.prod(shape) // max(1, rows)))
@@ -127,7 +127,7 @@ def qlinear_reduce_mean(n: Node) -> Results:
     """x, x_scale, x_zp, y_scale, y_zp."""
     x = _real(n)
     axes = normal_axes(n, n.ints("axes") or tuple(range(x.type.rank)), x.type.rank)
-    return _requantized(n, n.op(ReduceMean, x, axes=axes, keepdims=bool(n.int("keepdims", 1))), 3, 4)
+    return _requantized(n, n.op(ReduceMean, x, axes=axes, keepdims=bool(n.integer("keepdims", 1))), 3, 4)
 
 
 @onnx_op("QLinearWhere", domain=MS)
@@ -141,12 +141,12 @@ def qlinear_where(n: Node) -> Results:
 
 @onnx_op("QGemm", domain=MS)
 def qgemm(n: Node) -> Results:
-    """a, a_scale, a_zp, b, b_scale, b_zp, c (i32 in steps of alpha·a_scale·b_scale), y_scale, y_zp; a float result without them."""
+    """a, a_scale, a_zp, b, b_scale, b_zp, c (i32, steps of alpha·a_scale·b_scale), y_scale, y_zp; f32 without those."""
     a = dequantize_operand(n, 0, 1, 2, 1)
-    b = dequantize_operand(n, 3, 4, 5, 0 if n.int("transB") else 1)
+    b = dequantize_operand(n, 3, 4, 5, 0 if n.integer("transB") else 1)
     if a is None or b is None:
         raise _dynamic(n)
-    c = _bias(n, 6, n.array(4), n.float("alpha", 1.0)) if n.has(6) else None
+    c = _bias(n, 6, n.array(4), n.number("alpha", 1.0)) if n.has(6) else None
     y = affine(n, a, b, c)
     return _requantized(n, y, 7, 8) if n.has(7) else y
 
@@ -182,7 +182,7 @@ def _requantized(n: Node, y: Value, scale: int, zero: int) -> Value:
 
 
 def _bias(n: Node, index: int, weight_scale: np.ndarray | None, factor: float) -> Value:
-    """The i32 bias as reals: steps of factor · (scale of operand 0) · (scale of the weight), float32 as in ONNX Runtime."""
+    """The i32 bias as reals: steps of factor · (scale of operand 0) · (scale of the weight), in float32."""
     array, x_scale = n.array(index), n.array(1)
     if array is None or x_scale is None or weight_scale is None or array.dtype != np.int32:
         raise n.fail(

@@ -19,13 +19,13 @@ from .registry import onnx_op
 @onnx_op("QuantizeLinear", domain="com.microsoft")
 def quantize(n: Node) -> Results:
     """x → quantize. The result's dtype is the zero point's, else `output_dtype`, else u8."""
-    if n.int("block_size"):
+    if n.integer("block_size"):
         return n.call()
     dtype = _result_dtype(n)
     x = n.x(0)
     if x.type.dtype is DType.I32:  # ONNX lets i32 in: it divides as a float
         x = n.op(Cast, n.plain(0), to=DType.F32)
-    quant = read_quant(n, 1, 2, dtype, x.type.shape, n.int("axis", 1))
+    quant = read_quant(n, 1, 2, dtype, x.type.shape, n.integer("axis", 1))
     if quant is None or x.type.dtype is not DType.F32:
         return n.call()  # the scale is computed at run time
     return quantized(n, x, quant, dtype)
@@ -42,9 +42,9 @@ def dequantize(n: Node) -> Results:
             f"input {quoted(n.name(0))} is {t.dtype.text}", why="only 8, 16 and 32 bit integers are dequantised"
         )
     _mark_wide(n)
-    if n.int("block_size"):
+    if n.integer("block_size"):
         return n.call() if array is None else _blocks(n, array)
-    quant = read_quant(n, 1, 2, t.dtype, t.shape, n.int("axis", 1))
+    quant = read_quant(n, 1, 2, t.dtype, t.shape, n.integer("axis", 1))
     if quant is None:
         return n.call()  # the scale is computed at run time
     return dequantized(n, n.x(0), quant) if array is None else dequantized_const(n, n.name(0), array, quant)
@@ -54,7 +54,7 @@ def _result_dtype(n: Node) -> DType:
     if n.has(2):
         zero = n.array(2)
         return n.x(2).type.dtype if zero is None else DType.of(zero.dtype)
-    elem_type = n.int("output_dtype")
+    elem_type = n.integer("output_dtype")
     if not elem_type:
         return DType.U8
     if elem_type not in DTYPES or DTYPES[elem_type] not in QUANTIZED:
@@ -68,14 +68,14 @@ def _result_dtype(n: Node) -> DType:
 def _mark_wide(n: Node) -> None:
     """Since opset 19 the result has the scale's float type (opset 23: or `output_dtype`)."""
     scale = n.scope.known(n.name(1)).elem_type
-    dtype = DTYPES.get(n.int("output_dtype") or scale, DType.F32)
+    dtype = DTYPES.get(n.integer("output_dtype") or scale, DType.F32)
     if dtype in {DType.F16, DType.F64}:
         n.scope.wide[n.proto.output[0]] = dtype
 
 
 def _blocks(n: Node, array: np.ndarray) -> Value:
     """Blocked scales (opset 21) of a constant: its reals, since no tensor type here has a scale per block."""
-    scales, axis, size = n.array(1), n.int("axis", 1), n.int("block_size")
+    scales, axis, size = n.array(1), n.integer("axis", 1), n.integer("block_size")
     zeros = n.array(2) if n.has(2) else np.zeros((), array.dtype)
     if scales is None or zeros is None:
         return n.call()[0]

@@ -21,16 +21,16 @@ def reduction(n: Node) -> Results:
     x = per_tensor(n, n.x(0)) if picks else n.plain(0)
     axes, given = n.ints("axes"), n.has(1)
     if given:
-        axes = n.integers(1)
+        axes = n.known_integers(1)
     ok = x.type.dtype is DType.F32 or (x.type.dtype.is_integer and n.op_type != "ReduceMean")
     if not ok or (given and axes is None):
         return n.call()
-    if not axes and n.int("noop_with_empty_axes"):
+    if not axes and n.integer("noop_with_empty_axes"):
         return x
     found = normal_axes(n, axes, x.type.rank) if axes else tuple(range(x.type.rank))
     if not found:
         return x  # a scalar
-    return n.op(_CLASSES[n.op_type], x, axes=found, keepdims=bool(n.int("keepdims", 1)))
+    return n.op(_CLASSES[n.op_type], x, axes=found, keepdims=bool(n.integer("keepdims", 1)))
 
 
 def normal_axes(n: Node, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -38,14 +38,14 @@ _AFFINE = {
 
 @dataclass(frozen=True)
 class Axis:
-    """One resized axis: sizes before and after, and the scale that positions are divided by (float32, as in the file)."""
+    """One resized axis: sizes before and after, and the scale that positions are divided by (float32, as in files)."""
 
     size: int
     out: int
     scale: np.float32
 
     def positions(self, mode: str) -> np.ndarray:
-        """Source position of every output index, in float32 as ONNX Runtime computes them: ties decide nearest modes."""
+        """Source position of every output index, in float32 as ONNX Runtime has it: ties decide nearest modes."""
         i, one = np.arange(self.out, dtype=np.float32), np.float32(1)
         half = (i + np.float32(0.5)) / self.scale - np.float32(0.5)
         if mode == "asymmetric":
@@ -108,7 +108,7 @@ def _nearest(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
     rounding = n.text("nearest_mode", "round_prefer_floor") if n.version >= 11 else "simple"
     lists = []
     for a in axes:
-        index = _rounded(a.positions(mode), rounding, shrinks=a.scale < 1).clip(0, a.size - 1).astype(np.int64)
+        index = _rounded(a.positions(mode), rounding, shrinks=bool(a.scale < 1)).clip(0, a.size - 1).astype(np.int64)
         index = np.arange(a.size) if a.out == a.size and a.scale == 1 else index
         lists.append(tuple(int(i) for i in index))
     if all(i == tuple(range(a.size)) for i, a in zip(lists, axes, strict=True)):
@@ -130,7 +130,7 @@ def _is_plain(n: Node, nearest: bool) -> bool:  # noqa: FBT001
     rounding = n.text("nearest_mode", "round_prefer_floor")
     roundings = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}
     kind = (nearest and rounding in roundings) or mode in {"linear", "bilinear"}
-    return kind and coordinates in _AFFINE and not n.int("antialias")
+    return kind and coordinates in _AFFINE and not n.integer("antialias")
 
 
 def _is_spatial(axes: Sequence[Axis], x: Value, nearest: bool) -> bool:  # noqa: FBT001
@@ -148,7 +148,8 @@ def _axes(n: Node, shape: tuple[int, ...]) -> list[Axis] | None:
         return None
     named = n.ints("axes")
     places = list(range(len(shape))) if named is None else [a % len(shape) for a in named]
-    if len(places) != len(sizes if scales is None else scales):
+    count = len(scales) if scales is not None else len(sizes or ())
+    if len(places) != count:
         raise n.fail(
             "scales or sizes don't fit the input", why=f"the input has rank {len(shape)}", hint="export the model again"
         )
@@ -162,8 +163,8 @@ def _axes(n: Node, shape: tuple[int, ...]) -> list[Axis] | None:
             )
         return axes
     assert sizes is not None
-    for place, (out, scale) in zip(places, _fitted(n, [shape[p] for p in places], sizes), strict=True):
-        axes[place] = Axis(shape[place], out, scale)
+    for place, (out, ratio) in zip(places, _fitted(n, [shape[p] for p in places], sizes), strict=True):
+        axes[place] = Axis(shape[place], out, ratio)
     return axes
 
 
@@ -176,7 +177,7 @@ def _operands(n: Node) -> tuple[tuple[float, ...] | None, tuple[int, ...] | None
         array = n.array(at)
         if array is None or array.size:
             return None if array is None else tuple(float(s) for s in array.reshape(-1)), None
-    return None, n.integers(3) if n.has(3) else None
+    return None, n.known_integers(3) if n.has(3) else None
 
 
 def _fitted(n: Node, before: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, np.float32]]:

@@ -22,7 +22,7 @@ from .registry import onnx_op
 @onnx_op("Reshape")
 def reshape(n: Node) -> Results:
     """The shape operand must be known, or the result's shape be stated in the file."""
-    x, wanted = n.x(0), n.integers(1)
+    x, wanted = n.x(0), n.known_integers(1)
     if wanted is None:
         stated = n.scope.declared.get(n.proto.output[0])
         if stated is None:
@@ -36,7 +36,7 @@ def reshape(n: Node) -> Results:
 
 def resolved_shape(n: Node, before: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
     """`wanted` with 0 (copy the size, unless `allowzero`) and one −1 (the rest) filled in."""
-    copies = not n.int("allowzero")
+    copies = not n.integer("allowzero")
     if any(d == 0 and copies and i >= len(before) for i, d in enumerate(wanted)):
         raise n.fail(f"can't reshape {list(before)} to {list(wanted)}", why="a 0 stands where the input has no axis")
     shape = [before[i] if d == 0 and copies else d for i, d in enumerate(wanted)]
@@ -52,7 +52,7 @@ def resolved_shape(n: Node, before: tuple[int, ...], wanted: tuple[int, ...]) ->
 @onnx_op("Flatten")
 def flatten(n: Node) -> Results:
     """[…, …] → [prod(before axis), prod(from axis)]."""
-    x, axis = n.x(0), n.int("axis", 1)
+    x, axis = n.x(0), n.integer("axis", 1)
     if not -x.type.rank <= axis <= x.type.rank:
         raise n.fail(f"axis {axis} is none of a tensor of rank {x.type.rank}")
     axis = axis + x.type.rank if axis < 0 else axis
@@ -64,13 +64,11 @@ def squeeze(n: Node) -> Results:
     """Axes of size 1 go: the given ones, or all."""
     x, axes = n.x(0), n.ints("axes")
     if n.has(1):
-        axes = n.integers(1)
+        axes = n.known_integers(1)
         if axes is None:
             return n.call()
-    if axes is None:
-        gone = tuple(i for i, d in enumerate(x.type.shape) if d == 1)
-    else:
-        gone = normal_axes(n, axes, x.type.rank)
+    ones = tuple(i for i, d in enumerate(x.type.shape) if d == 1)
+    gone = ones if axes is None else normal_axes(n, axes, x.type.rank)
     if any(x.type.shape[a] != 1 for a in gone):
         raise n.fail(f"can't squeeze axes {list(gone)} of {list(x.type.shape)}", why="a squeezed axis has size 1")
     return reshaped(n, x, tuple(d for i, d in enumerate(x.type.shape) if i not in gone))
@@ -79,7 +77,7 @@ def squeeze(n: Node) -> Results:
 @onnx_op("Unsqueeze")
 def unsqueeze(n: Node) -> Results:
     """New axes of size 1."""
-    x, axes = n.x(0), n.ints("axes") if n.version < 13 else n.integers(1)
+    x, axes = n.x(0), n.ints("axes") if n.version < 13 else n.known_integers(1)
     if axes is None:
         return n.call()
     rank = x.type.rank + len(axes)
@@ -101,7 +99,7 @@ def transpose(n: Node) -> Results:
 @onnx_op("Expand")
 def expand(n: Node) -> Results:
     """Broadcast to the known shape, both ways."""
-    x, shape = n.x(0), n.integers(1)
+    x, shape = n.x(0), n.known_integers(1)
     if shape is None:
         return n.call()
     return expanded(n, x, broadcast(x.type.shape, shape))
@@ -122,7 +120,7 @@ def expanded(n: Node, x: Value, shape: tuple[int, ...]) -> Value:
 @onnx_op("Tile")
 def tile(n: Node) -> Results:
     """Whole copies along each axis: a new axis before each, expanded, merged."""
-    x, repeats = n.x(0), n.integers(1)
+    x, repeats = n.x(0), n.known_integers(1)
     if repeats is None:
         return n.call()
     if len(repeats) != x.type.rank or min(repeats, default=1) < 0:
@@ -136,7 +134,7 @@ def tile(n: Node) -> Results:
 @onnx_op("DepthToSpace")
 def depth_to_space(n: Node) -> Results:
     """[N, C·b², H, W] → [N, C, H·b, W·b]; DCR reads the blocks from the front of the channels, CRD from the back."""
-    x, b = n.x(0), n.int("blocksize")
+    x, b = n.x(0), n.integer("blocksize")
     if x.type.rank != 4 or b < 1 or x.type.shape[1] % (b * b):
         raise n.fail(f"blocks of {b} don't fit {list(x.type.shape)}")
     count, c, h, w = x.type.shape
@@ -151,7 +149,7 @@ def depth_to_space(n: Node) -> Results:
 @onnx_op("SpaceToDepth")
 def space_to_depth(n: Node) -> Results:
     """[N, C, H·b, W·b] → [N, C·b², H, W]."""
-    x, b = n.x(0), n.int("blocksize")
+    x, b = n.x(0), n.integer("blocksize")
     if x.type.rank != 4 or b < 1 or x.type.shape[2] % b or x.type.shape[3] % b:
         raise n.fail(f"blocks of {b} don't fit {list(x.type.shape)}")
     count, c, h, w = x.type.shape
@@ -177,7 +175,7 @@ def dropout(n: Node) -> Results:
 @onnx_op("Cast")
 def cast(n: Node) -> Results:
     """To another dtype of numbers."""
-    return _cast(n, n.int("to"))
+    return _cast(n, n.integer("to"))
 
 
 @onnx_op("CastLike")
@@ -204,7 +202,7 @@ def _cast(n: Node, elem_type: int) -> Value:
 
 def axis_of(n: Node, rank: int, default: int) -> int:
     """The node's `axis`, counted from the front."""
-    axis = n.int("axis", default)
+    axis = n.integer("axis", default)
     if not -rank <= axis < rank:
         raise n.fail(f"axis {axis} is none of a tensor of rank {rank}", hint="export the model again")
     return axis % rank

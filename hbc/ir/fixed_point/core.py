@@ -13,7 +13,7 @@ import numpy as np
 from hbc_runtime import isa
 
 from ..core import Op
-from ..ops.quant import FLIPPED, flip_type
+from ..ops.quant import flip_array, flip_type
 from ..semantics import Semantics
 from ..types import DType, TensorType
 
@@ -83,12 +83,11 @@ def flip_in(x: np.ndarray | None) -> np.ndarray | None:
     """An operand's integers as a program holds them."""
     if x is None or x.dtype.kind != "u" or x.dtype.itemsize > 2:
         return x
-    return (x ^ x.dtype.type(1 << (8 * x.dtype.itemsize - 1))).view(FLIPPED[DType.of(x.dtype)].numpy)
+    return flip_array(x)
 
 
 def flip_out(x: np.ndarray, dtype: DType) -> np.ndarray:
     """A program's integers as the IR's (possibly unsigned) type holds them."""
     if dtype not in {DType.U8, DType.U16}:
         return x
-    unsigned = x.view(dtype.numpy)
-    return unsigned ^ unsigned.dtype.type(1 << (8 * dtype.size - 1))
+    return flip_array(x)

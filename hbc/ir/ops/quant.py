@@ -152,7 +152,7 @@ def flip_array(x: np.ndarray) -> np.ndarray:
     """The top bit of every element flipped, seen as the other signedness."""
     other = FLIPPED[DType.of(x.dtype)].numpy
     unsigned = x.view(x.dtype if x.dtype.kind == "u" else other)
-    return (unsigned ^ unsigned.dtype.type(1 << (8 * x.dtype.itemsize - 1))).view(other)
+    return np.asarray(unsigned ^ unsigned.dtype.type(1 << (8 * x.dtype.itemsize - 1))).view(other)
 
 
 @define_op("reinterpret")

@@ -120,6 +120,15 @@ def test_a_channel_last_model_is_not_transposed_at_all() -> None:
     assert transposes(assign(net)) == 0
 
 
+def test_an_input_that_is_returned_in_its_own_order_is_copied() -> None:
+    net = Model()
+    x = net.arg((1, 8, 8, 3), DType.I8)
+    there = net.bpu(isa.Transpose, x, type=i8(1, 3, 8, 8), perm=TO_NCHW)
+    net.output(*[net.bpu(isa.Transpose, there, type=x.type, perm=TO_NHWC) for _ in range(2)])
+    assign(net)
+    assert net.names == ["bpu.reshape", "bpu.reshape"]
+
+
 def test_constants_are_transposed_at_compile_time() -> None:
     net = Model()
     y = net.conv(net.arg((1, 3, 4, 4), DType.I8), 6)

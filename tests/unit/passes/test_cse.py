@@ -7,6 +7,7 @@ from hbc.ir.location import FusedLoc, node_names
 from hbc.ir.ops import TABLE, Add, Clip, Mul, Quantize
 from hbc.ir.types import DType, Quant, TensorType
 from hbc.passes.cse import Cse
+from hbc_runtime import isa
 
 from .graphs import Net, apply, random_inputs, run
 
@@ -70,6 +71,15 @@ def test_other_attributes_types_and_places_keep_ops_apart() -> None:
     placed[0].op.placement, placed[1].op.placement = Placement("cpu", segment=1), Placement("cpu", segment=2)  # type: ignore[union-attr]
     net.output(a, b, *quantised, *placed)
     assert apply(Cse(), net) == 0
+
+
+def test_placed_ops_that_fill_two_returned_arrays_stay_apart() -> None:
+    net = Net()
+    x = net.arg((4,), DType.I8)
+    copies = [net.bpu(isa.Reshape, x, type=x.type) for _ in range(3)]
+    net.output(*copies[:2], net.bpu(isa.Clamp, copies[2], type=x.type, clamp_min=0, clamp_max=1))
+    assert apply(Cse(), net) == 1
+    assert net.graph.outputs[0].value is not net.graph.outputs[1].value
 
 
 def test_operand_order_counts() -> None:

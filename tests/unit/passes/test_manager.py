@@ -115,7 +115,8 @@ def test_passes_run_in_order_and_their_rewrites_are_counted(manager: PassManager
 
 def test_events_are_told_as_they_happen_and_carry_the_text_where_asked(tmp_path: Path) -> None:
     told: list[PassEvent] = []
-    manager = PassManager(PlainTarget(Semantics()), on_event=told.append, print_after={"raise-low"}, dump_dir=tmp_path / "dump")
+    asked = {"on_event": told.append, "print_after": {"raise-low"}, "dump_dir": tmp_path / "dump"}
+    manager = PassManager(PlainTarget(Semantics()), **asked)  # type: ignore[arg-type]
     module = parse_module(TEXT)
     manager.run_all([Stage("a", (Raise(),)), Stage("b", (Raise(),))], module)
     assert [e.stage for e in told] == ["a", "b"]
