@@ -15,6 +15,7 @@ Bugs stay AssertionError until a pass manager labels them as ours.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -141,7 +142,8 @@ def error(
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
     """`did you mean 'x' or 'y'?` for the known names close to `name`, or "" where none is."""
-    close = difflib.get_close_matches(name[:100], list(known), n=limit, cutoff=0.6)
+    short = [k for k in itertools.islice(known, 5000) if len(k) <= 100]  # bounds the time that odd input can take
+    close = difflib.get_close_matches(name[:100], short, n=limit, cutoff=0.6)
     return f"did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 
 

@@ -1,4 +1,4 @@
-"""Golden files: passes and the parser on small programs, compared as text and by execution. `--update-golden` rewrites them."""
+"""Golden files: small programs through passes, compared as text and by execution. `--update-golden` rewrites them."""
 
 from __future__ import annotations
 

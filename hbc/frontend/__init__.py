@@ -52,6 +52,7 @@ def load(source: str | Path | bytes | ModelProto, shapes: Mapping[str, Sequence[
 def _from_proto(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Module:
     _require_onnx("<ModelProto>")
     import onnx
+    from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
     from .onnx_import import import_model
     from .onnx_model import Source
@@ -62,18 +63,23 @@ def _from_proto(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Modul
         raise problem(f"no model: {type(given).__name__}", where="hbc.frontend.load", hint=hint)
     own = onnx.ModelProto()
     own.CopyFrom(model)
-    digest = _sha256(own.SerializeToString(deterministic=True))
+    try:
+        digest = _sha256(own.SerializeToString(deterministic=True))
+    except (ValueError, EncodeError) as error:
+        why = f"{error}; a protobuf message ends at 2 GiB"
+        hint = "save it with its weights in an external data file and give the path"
+        raise problem("the model can't be serialised", where="<ModelProto>", why=why, hint=hint) from error
     return import_model(Source(own, f"<{model.graph.name or 'ModelProto'}>", None, digest, {}), shapes)
 
 
 def _from_text(file: ModelFile) -> Module:
+    from hbc.ir.files import load_module
     from hbc.ir.parser import parse_module
 
-    try:
-        text = file.data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise problem("the text is not UTF-8", where=file.name, why=str(error), hint="save it again") from error
-    module = parse_module(text)
+    if file.folder is not None:
+        module = load_module(file.folder / file.name)  # with the arrays beside it
+    else:
+        module = parse_module(file.data.decode("utf-8", "replace"), filename=file.name)
     module.metadata.setdefault("source", file.name)
     module.metadata.setdefault("sha256", _sha256(file.data))
     return module

@@ -16,7 +16,7 @@ from hbc.ir.location import FileLoc
 from hbc.ir.ops import Cast
 from hbc.ir.types import DType
 
-from .onnx_infer import Known, fold
+from .onnx_infer import FOLD_LIMIT, Known, fold
 from .onnx_inputs import add_inputs, bind_inputs
 from .onnx_model import Source, domain_of, parse, prepare, reads, subgraphs
 from .onnx_node import Node
@@ -24,6 +24,8 @@ from .onnx_ops import FALLBACK, RULES
 from .onnx_scope import Scope
 from .onnx_tensors import DTYPES, ELEM_TYPES, decode, dtype_name
 from .problem import problem, quoted
+
+FOLD_BUDGET = 1 << 26  # elements of all folded results together: beyond, constant arithmetic stays in the graph
 
 # What malformed nodes make of rules and of NumPy: told as the node's fault. AssertionErrors are hbc's own and pass.
 _NODE_FAULTS = (
@@ -59,7 +61,7 @@ def import_model(source: Source, shapes: Mapping[str, Sequence[int]]) -> Module:
     _import_nodes(scope, [n for n in source.nodes if n.op_type != "Constant"])
     _add_outputs(scope)
     _sweep(scope)
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(source.file).stem) or "model"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(source.file).stem).strip("_") or "model"
     return Module(scope.graph, name=name, metadata=_metadata(source))
 
 
@@ -166,8 +168,10 @@ def _filled(n: Node) -> np.ndarray:
     shape = n.known_integers(0)
     if shape is None:
         raise n.fail("the shape to fill isn't known before running", hint="export with static shapes")
-    if min(shape, default=0) < 0 or np.prod(shape, dtype=np.float64) > 1 << 28:
-        raise n.fail(f"can't fill the shape {list(shape)}", why="it has a negative size, or is beyond 1 GiB")
+    if min(shape, default=0) < 0 or np.prod(shape, dtype=np.float64) > FOLD_LIMIT:
+        raise n.fail(
+            f"can't fill the shape {list(shape)}", why=f"it has a negative size, or over {FOLD_LIMIT} elements"
+        )
     value = n.attributes.get("value")
     fill = np.zeros(1, np.float32) if value is None else decode(value.t, None, n.scope.source.file).reshape(-1)
     return np.broadcast_to(fill[:1].reshape(()), shape)
@@ -197,12 +201,13 @@ def _import_folded(n: Node) -> bool:
     if n.domain or any(True for _ in subgraphs(n.proto)):
         return False
     names = [name for name in n.proto.input if name]
-    if not names or any(n.scope.array(name) is None for name in names):
+    if not names or n.scope.folded > FOLD_BUDGET or any(n.scope.array(name) is None for name in names):
         return False
     arrays = fold(n.proto, {name: n.scope.known(name) for name in names}, n.scope.source.versions)
     if arrays is None:
         return False
     for name, array in zip(n.proto.output, arrays, strict=True):
+        n.scope.folded += array.size
         if name:
             n.scope.set_array(name, array)
     return True

@@ -11,6 +11,7 @@ from hbc.ir.types import DType, Quant, TensorType
 from .onnx_node import Node
 from .problem import quoted
 
+VANISHING = 2.0**-100  # scales of dead channels: 0, or what calibration left of it; no output step is that fine
 QUANTIZED = {DType.I8, DType.U8, DType.I16, DType.U16, DType.I32}
 
 
@@ -75,8 +76,8 @@ def dequantized(n: Node, x: Value, quant: Quant) -> Value:
 def dequantized_const(n: Node, name: str, array: np.ndarray, quant: Quant) -> Value:
     """dequantize(const) of the known integers `array`, exact in reals.
 
-    A channel with scale 0 is all zeros: it becomes integers equal to its zero point under a scale that can be divided
-    by.
+    A channel with scale 0 (or one that vanishes beside any other number) is all zeros: it becomes integers equal to its
+    zero point under a scale that can be divided by.
     i32 constants (biases) lose their zero point, which no accumulator has.
     """
     values, quant = _without_zero_scales(array, quant)
@@ -106,16 +107,19 @@ def dequantize_operand(n: Node, index: int, scale: int, zero: int, axis: int) ->
 
 def _without_zero_scales(array: np.ndarray, quant: Quant) -> tuple[np.ndarray, Quant]:
     scales = np.asarray(quant.scale, np.float32)
-    dead = scales == 0
+    dead = scales < VANISHING
     if not dead.any():
         return array, quant
-    spare = np.float32(scales.max()) if scales.max() > 0 else np.float32(1)
+    alive = np.sort(scales[~dead])
+    spare = (
+        alive[(alive.size - 1) // 2] if alive.size else np.float32(1)
+    )  # a usual one: a bias is counted in steps of it
     zeros = np.asarray(quant.zero_point, np.int64)
     values = np.where(_along(dead, quant.axis, array.ndim), _along(zeros, quant.axis, array.ndim), array).astype(
         array.dtype
     )
-    alive = np.where(dead, spare, scales)
-    return values, Quant(tuple(float(s) for s in alive), quant.zero_point, quant.axis)
+    usable = np.where(dead, spare, scales)
+    return values, Quant(tuple(float(s) for s in usable), quant.zero_point, quant.axis)
 
 
 def _along(values: np.ndarray, axis: int | None, rank: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from .onnx_tensors import ELEM_TYPES, LARGEST, decode
 from .problem import problem, quoted
 
 OpT = TypeVar("OpT", bound=Op)
+ALL_CONSTANTS = 1 << 32  # bytes of all constants of a model together
 
 
 class Scope:
@@ -37,6 +38,8 @@ class Scope:
         self.wide: dict[str, DType] = {}
         self.read: set[str] = set()  # every tensor that a node or an output of the graph reads
         self.declared: dict[str, Known] = {}  # static types that the file itself states: the last resort of inference
+        self.folded = 0  # elements of folded results so far
+        self._decoded = 0  # bytes of initializers so far
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, TensorProto] = {}
         self._typed: dict[tuple[str, Quant | None], Value] = {}
@@ -54,7 +57,12 @@ class Scope:
     def array(self, name: str) -> np.ndarray | None:
         """The tensor's values where they are known at import."""
         if name not in self._arrays and name in self._tensors:
-            self._arrays[name] = decode(self._tensors[name], self.source.folder, self.source.file)
+            array = decode(self._tensors[name], self.source.folder, self.source.file)
+            self._decoded += array.nbytes
+            if self._decoded > ALL_CONSTANTS:
+                why = "many tensors may name the same bytes of one file"
+                raise problem(f"the constants are beyond {ALL_CONSTANTS >> 30} GiB", where=self.source.file, why=why)
+            self._arrays[name] = array
         return self._arrays.get(name)
 
     def const(self, array: np.ndarray, loc: Loc, name: str | None = None, quant: Quant | None = None) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hbc.diagnostics import FrontendError
+from hbc.diagnostics import FrontendError, error
 
 SHOWN = 8  # how many names a message lists before it counts the rest
 NAME_LIMIT = 120  # characters of one name: exporters write scopes of thousands
@@ -12,12 +12,7 @@ NAME_LIMIT = 120  # characters of one name: exporters write scopes of thousands
 
 def problem(what: str, *, where: str, why: str = "", hint: str = "") -> FrontendError:
     """A FrontendError in the house's form; `where` names the user's file, node or tensor."""
-    lines = [what, f"  --> {where}"]
-    if why:
-        lines.append(f"   = why:  {why}")
-    if hint:
-        lines.append(f"   = try:  {hint}")
-    return FrontendError("\n".join(lines))
+    return error(FrontendError, what, where=where, why=why, hint=hint)
 
 
 def quoted(name: str) -> str:

@@ -26,7 +26,7 @@ class Cursor:
         return self.lexer.fail(diagnostic, token)
 
     def unexpected(self, expected: str) -> ParseError:
-        return self.fail(Unexpected(expected=expected, found=self.lexer.current.shown))
+        return self.fail(Unexpected(expected=expected, found=self.lexer.current.quoted))
 
     def at(self, text: str) -> bool:
         return self.lexer.current.text == text

@@ -36,10 +36,15 @@ class Token:
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """For messages: the text, cut where it is long."""
+        return self.text if len(self.text) <= 40 else f"{self.text[:37]}..."
+
+    @property
+    def quoted(self) -> str:
+        """For messages: the text between quotes."""
         if self.kind == "end":
             return "the end of the text"
-        return self.text if len(self.text) <= 40 else f"{self.text[:37]}..."
+        return self.shown if self.kind == "string" else repr(self.shown)
 
 
 class Lexer:
@@ -48,6 +53,7 @@ class Lexer:
     def __init__(self, text: str, filename: str) -> None:
         self.text = text
         self.filename = filename
+        self._end = len(text.rstrip())  # where messages about a missing rest point
         self.current = self._scan(0)
 
     def advance(self) -> Token:
@@ -75,7 +81,7 @@ class Lexer:
     def _scan(self, at: int) -> Token:
         at = self._skip(at)
         if at >= len(self.text):
-            return Token("end", "", len(self.text))
+            return Token("end", "", self._end)
         match = _TOKEN.match(self.text, at)
         if match is None:
             return Token("bad", self.text[at], at)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hbc.diagnostics import BadAttribute, BadType, Unexpected, nearest
+from hbc.diagnostics import BadAttribute, BadType, ParseError, Unexpected, nearest
 
 from . import dense
 from .core import Op
@@ -20,6 +20,7 @@ from .location import FileLoc, FusedLoc, Loc, NodeLoc
 from .types import DType, Quant, TensorType
 
 _SHAPE_AND_DTYPE = re.compile(r"((?:[0-9]+x)*)([A-Za-z_][A-Za-z0-9_]*)")
+_WORD_OF_TYPE = re.compile(r"[^<>,\s]+")
 _MAX_RANK = 32
 _MAX_DIM = (1 << 31) - 1
 _DTYPES = {d.text: d for d in DType}
@@ -80,8 +81,7 @@ class ValueParser(Cursor):
             raise self.unexpected("'<'")
         match = self.lexer.advance_into(_SHAPE_AND_DTYPE)
         if match is None:
-            self.lexer.advance()
-            raise self.unexpected("sizes and a dtype, as in 1x3x8x8xi8")
+            raise self.not_a_shape()
         place = Token("word", match[0], match.start())
         shape = self.shape(match[1], place)
         if match[2] not in _DTYPES:
@@ -91,6 +91,15 @@ class ValueParser(Cursor):
         quant = self.quant() if self.accept(",") else None
         self.expect(">")
         return TensorType(shape, _DTYPES[match[2]], quant)
+
+    def not_a_shape(self) -> ParseError:
+        match = self.lexer.advance_into(_WORD_OF_TYPE)
+        if match is None:
+            self.lexer.advance()
+            return self.unexpected("sizes and a dtype, as in 1x3x8x8xi8")
+        place = Token("word", match[0], match.start())
+        message = f"{place.quoted} is not sizes and a dtype, as in 1x3x8x8xi8"
+        return self.fail(BadType(message=message, why="every size is a number: shapes are static"), place)
 
     def shape(self, text: str, place: Token) -> tuple[int, ...]:
         dims = text.split("x")[:-1]
@@ -115,7 +124,8 @@ class ValueParser(Cursor):
         try:
             return Quant(tuple(scales), tuple(zero_points), axis)
         except ValueError as error:
-            raise self.fail(BadType(message=str(error)), start) from None
+            hint = "name the axis, as in q<axis=0, [0.1, 0.2]:[0, 0]>" if axis is None else ""
+            raise self.fail(BadType(message=str(error), hint=hint), start) from None
 
     def one_or_list(self, item: Callable[[], T]) -> list[T]:
         return self.listed(item, "]") if self.accept("[") else [item()]
@@ -136,7 +146,7 @@ class ValueParser(Cursor):
         try:
             return kind.conform(value)
         except TypeError:
-            found = f"a tuple of {len(value)}" if isinstance(value, tuple) and kind.size != ANY_SIZE else start.shown
+            found = f"a tuple of {len(value)}" if isinstance(value, tuple) and kind.size != ANY_SIZE else start.quoted
             message = f"attribute {name!r} is {kind.text}, not {found}"
             raise self.fail(BadAttribute(op=cls.NAME, message=message), start) from None
 
@@ -153,7 +163,7 @@ class ValueParser(Cursor):
         if token.text in kind.members:
             return kind.members[self.lexer.advance().text]
         hint = nearest(token.text, kind.members)
-        raise self.fail(Unexpected(expected=kind.text, found=token.shown, hint=hint))
+        raise self.fail(Unexpected(expected=kind.text, found=token.quoted, hint=hint))
 
     # ---- constants
 

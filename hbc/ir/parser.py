@@ -127,7 +127,7 @@ class _Parser(ValueParser):
         while not self.accept("}"):
             graph.ops.append(self.op())
         for name, token in outputs:
-            graph.add_output(name, self.lookup(token))
+            graph.add_output(name, self.lookup(token, "in this graph"))
         return graph
 
     def argument(self, graph: Graph) -> None:
@@ -167,11 +167,11 @@ class _Parser(ValueParser):
             raise self.fail(BadValueName(message=f"{token.shown} is defined twice"), token)
         self.values[key] = value
 
-    def lookup(self, token: Token) -> Value:
+    def lookup(self, token: Token, where: str = "above this line") -> Value:
         key = self.value_key(token)
         if key not in self.values:
-            hint = nearest(str(key), (str(k) for k in self.values))
-            raise self.fail(BadValueName(message=f"{token.shown} is not defined above this line", hint=hint), token)
+            hint = nearest(f"%{key}", (f"%{k}" for k in self.values))
+            raise self.fail(BadValueName(message=f"{token.shown} is not defined {where}", hint=hint), token)
         return self.values[key]
 
     # ---- ops
@@ -280,8 +280,11 @@ class _Parser(ValueParser):
         token = self.take("word", "an attribute's name")
         kinds = attr_kinds(cls)
         if token.text not in kinds:
-            hint = nearest(token.text, kinds) or (f"its attributes are {', '.join(kinds)}" if kinds else "it has none")
-            raise self.fail(BadAttribute(op=cls.NAME, message=f"no attribute {token.shown!r}", hint=hint), token)
+            why = f"its attributes are {', '.join(kinds)}" if kinds else "it takes no attributes"
+            unknown = BadAttribute(
+                op=cls.NAME, message=f"no attribute {token.shown!r}", why=why, hint=nearest(token.text, kinds)
+            )
+            raise self.fail(unknown, token)
         if token.text in attrs:
             raise self.fail(BadAttribute(op=cls.NAME, message=f"attribute {token.text!r} is given twice"), token)
         self.expect("=")

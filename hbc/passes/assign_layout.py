@@ -237,7 +237,9 @@ class _Walk:
             return v
         if v not in self.returned:
             assert v.op is not None
-            self.returned[v] = self.moved(self.home[v], v.op, self.twin[v], TO_NCHW, v.type, v.name)
+            twin = self.twin[v]
+            twin.name = None if twin.name == v.name else twin.name  # the model's tensor is the one in its order
+            self.returned[v] = self.moved(self.home[v], v.op, twin, TO_NCHW, v.type, v.name)
         return self.returned[v]
 
     def moved(self, i: int, like: Op, v: Value, perm: tuple[int, ...], t: TensorType, name: str | None) -> Value:

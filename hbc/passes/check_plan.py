@@ -57,9 +57,9 @@ def _must_have_one(op: Op, value: Value, when: dict[Op, int]) -> bool:
         return False
     if op.placement is not None and op.placement.device == "cpu":
         return any(use.op is not None and when[use.op] != when[op] for use in value.uses)
-    if op.NAME == "bpu.reshape":  # in place over an argument, a constant or a returned value: these have no offset
+    if op.NAME == "bpu.reshape":  # in place over an argument or a returned value: these have no offset
         (source,) = op.operands
-        return source is None or source.offset is not None
+        return source is None or source.offset is not None or (source.op is not None and source.op.NAME == "const")
     return True
 
 

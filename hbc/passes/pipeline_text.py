@@ -43,17 +43,17 @@ def parse_pipeline(text: str, registry: Registry) -> tuple[Pass, ...]:
 def make_pass(name: str, given: Mapping[str, str], registry: Registry) -> Pass:
     """One pass from its name and the texts of its options."""
     if name not in registry:
-        hint = nearest(name, registry) or f"passes are {', '.join(sorted(registry))}"
-        raise OptionError(UnknownName(kind="pass", name=name, hint=hint))
+        why = f"passes are {', '.join(sorted(registry))}"
+        raise OptionError(UnknownName(kind="pass", name=name, why=why, hint=nearest(name, registry)))
     cls = registry[name]
     hints = typing.get_type_hints(cls)
     known = {_written(f.name): f.name for f in fields(cls) if f.init}
     values: dict[str, object] = {}
     for option, text in given.items():
         if option not in known:
-            own = f"its options are {', '.join(known)}" if known else "it has no options"
-            hint = nearest(option, known) or own
-            raise OptionError(UnknownName(kind=f"option of {name!r}", name=option, hint=hint))
+            why = f"its options are {', '.join(known)}" if known else "it has no options"
+            hint = nearest(option, known)
+            raise OptionError(UnknownName(kind=f"option of {name!r}", name=option, why=why, hint=hint))
         try:
             values[known[option]] = read_value(text, hints[known[option]])
         except ValueError as error:

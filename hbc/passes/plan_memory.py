@@ -29,8 +29,9 @@ class PlanMemory(Pass):
 
     A value is alive from the step that makes it to the last step that reads it, both included. Each op is a step; a CPU
     segment is one step, and only what crosses its border needs a place. Arguments, constants and returned values lie
-    elsewhere and get no offset. A `bpu.reshape` shares its operand's bytes, wherever they are, unless its result is
-    returned (then it copies); `storage_root` says whose bytes a value has. Largest first, each takes the tightest gap.
+    elsewhere and get no offset. A `bpu.reshape` shares its operand's bytes, in the arena or in a caller's array, unless
+    its result is returned or its operand is a constant (then it copies); `storage_root` says whose bytes a value has.
+    The largest value is placed first, each in the tightest gap.
     """
 
     name: ClassVar[str] = "plan-memory"
@@ -63,6 +64,8 @@ def storage_root(value: Value) -> Value:
     while not value.is_output and isinstance(value.owner, ALIASING):
         operand = value.owner.operands[0]
         assert operand is not None
+        if isinstance(operand.owner, Const):
+            break  # the container holds no result among the constants
         value = operand
     return value
 

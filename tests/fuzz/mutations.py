@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hbc_runtime.hbm.writer import seal
 
 INTERESTING = (
-    0, 1, 2, 3, 4, 7, 8, 63, 64, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
+    0, 1, 2, 3, 4, 7, 8, 63, 64, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 1 << 24, 0x7FFFFFFF, 0x80000000, 2**32 - 1,
 )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_a_reshape_shares_its_operand_and_prolongs_its_life() -> None:
     assert between.offset != a.offset
 
 
-def test_a_reshape_of_an_argument_or_a_constant_has_no_place_of_its_own() -> None:
+def test_a_reshape_of_an_argument_has_no_place_of_its_own() -> None:
     net = Net()
     x = net.arg((64,), DType.I8)
     r = reshape(net, x, 8, 8)
@@ -112,6 +112,17 @@ def test_a_reshape_of_an_argument_or_a_constant_has_no_place_of_its_own() -> Non
     assert storage_root(r) is x
     assert r.offset is None
     assert net.graph.arena_size == 0
+
+
+def test_a_reshape_of_a_constant_copies_it() -> None:
+    net = Net()
+    r = reshape(net, net.const(np.zeros(64, np.int8)), 8, 8)
+    net.output(clamp(net, r))
+    plan(net)
+    assert (r.offset, net.graph.arena_size) == (0, 64)
+    r.offset = None
+    with pytest.raises(PassError, match="no place"):
+        plan_is_sound(Module(net.graph))
 
 
 def test_a_returned_reshape_copies_and_a_reshape_of_it_reads_the_copy() -> None:
