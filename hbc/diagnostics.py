@@ -156,12 +156,12 @@ _BOLD_RED, _BLUE, _BOLD, _RESET = "\x1b[1;31m", "\x1b[34m", "\x1b[1m", "\x1b[0m"
 def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
     """The message as text of several lines, without a newline at the end.
 
-        error[E0203]: weights of this convolution are not quantised
-          --> yolov5s.onnx: node 'Conv_142' (Conv)
-           |  tensor<255x128x1x1xf32>
-           = why:  nash multiplies i8 by i8; an f32 weight has no scale
-           = try:  add QuantizeLinear/DequantizeLinear on input 1
-           = in:   pass 'fold-qdq' (stage quantize, 6 of 21)
+    error[E0203]: weights of this convolution are not quantised
+      --> yolov5s.onnx: node 'Conv_142' (Conv)
+       |  tensor<255x128x1x1xf32>
+       = why:  nash multiplies i8 by i8; an f32 weight has no scale
+       = try:  add QuantizeLinear/DequantizeLinear on input 1
+       = in:   pass 'fold-qdq' (stage quantize, 6 of 21)
     """
     head = "error" if diagnostic.code == "E0000" else f"error[{diagnostic.code}]"
     body = _body(diagnostic)

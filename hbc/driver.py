@@ -14,7 +14,7 @@ from hbc.backend.bpu.target import Target
 from hbc.diagnostics import EmitError, error
 from hbc.ir.core import Module
 from hbc.ir.location import NodeLoc
-from hbc.passes.manager import PassManager
+from hbc.passes.manager import PassEvent, PassManager
 from hbc_runtime import hbm
 from hbc_runtime.program import Program
 
@@ -44,7 +44,7 @@ class StageDone:
     seconds: float
 
 
-Event = StageBegun | StageDone
+Event = StageBegun | StageDone | PassEvent  # a PassEvent for every pass, between its stage's two
 OnEvent = Callable[[Event], None]
 
 
@@ -106,7 +106,7 @@ def _lowered(
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
     nodes = source_nodes(module)
-    manager = PassManager(target)
+    manager = PassManager(target, on_event=on_event)
     for stage in () if stop_after == "load" else target.pipeline:
         with _stage(stage.name, len(stage.passes), on_event) as done:
             done.rewrites = manager.run(stage, module)

@@ -106,7 +106,7 @@ _OPTIONS.add_argument("--locs", action="store_true")
 
 
 def assert_same_meaning(before: Module, after: Module, *, exact: bool = True) -> None:
-    """Run both on the same inputs: the same outputs by name, of the same types, and equal in every element if `exact`."""
+    """Run both on the same inputs: the same outputs by name and type; the same in every element if `exact`."""
     for trial in range(TRIALS):
         inputs = {str(a.name): random_array(a.type, trial, i) for i, a in enumerate(before.graph.args)}
         want = interpret(before, inputs, cpu=uninterpreted)
@@ -117,11 +117,13 @@ def assert_same_meaning(before: Module, after: Module, *, exact: bool = True) ->
             assert (array.shape, array.dtype) == (expected.shape, expected.dtype), name
             if exact:
                 nan = expected.dtype.kind == "f"
-                assert np.array_equal(array, expected, equal_nan=nan), f"{name}, trial {trial}: {worst(array, expected)}"
+                assert np.array_equal(array, expected, equal_nan=nan), (
+                    f"{name}, trial {trial}: {worst(array, expected)}"
+                )
 
 
 def random_array(t: TensorType, trial: int, index: int) -> np.ndarray:
-    """Trials 0 and 1: any integer of the dtype, floats within ±1 and then ±100. Trial 2: the ends of the range, halves."""
+    """Trials 0 and 1: any integer, floats within ±1 and then ±100. Trial 2: the ends of the range, and halves."""
     noise = seeded(1000 * trial + index, t.shape, t.dtype)
     if trial < 2:
         return noise * noise.dtype.type(100) if t.dtype.is_float and trial else noise
@@ -133,7 +135,7 @@ def random_array(t: TensorType, trial: int, index: int) -> np.ndarray:
 
 
 def uninterpreted(op: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """A stand-in for a CPU op: a function of which nothing is known but that equal inputs give equal results."""
+    """A stand-in for a CPU op: a function of which only this is known, that equal inputs give equal results."""
     digest = hashlib.blake2b(repr((op.op_type, op.domain, op.opset, op.node_proto)).encode(), digest_size=4)
     for array in arrays:
         digest.update(repr((array.dtype.str, array.shape)).encode() + array.tobytes())

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the IR: types, constants, and modules, of any ops (`modules`) or of ones that compute (`runnable`)."""
+"""Hypothesis strategies for the IR: types, constants, and modules: of any ops (`modules`), or that run (`runnable`)."""
 
 from __future__ import annotations
 
@@ -103,10 +103,11 @@ def any_op(draw: st.DrawFn, values: list[Value], cls: type[Op] | None = None) ->
     op = make_op(cls, operands, attrs, draw(locs()), results, [draw(st.none() | NAMES) for _ in results])
     for r in op.results:
         r.offset = draw(st.none() | st.integers(0, 1 << 40))
-    op.placement = draw(st.none() | st.builds(Placement, st.sampled_from(["bpu", "host", "cpu"]), TEXT, st.integers(0, 99)))
+    op.placement = draw(st.none() | PLACEMENTS)
     return op
 
 
+PLACEMENTS = st.builds(Placement, st.sampled_from(["bpu", "host", "cpu"]), TEXT, st.integers(0, 99))
 NODE_LOCS = st.builds(NodeLoc, TEXT, TEXT, TEXT)
 FILE_LOCS = st.builds(FileLoc, TEXT)
 

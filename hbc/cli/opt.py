@@ -18,10 +18,10 @@ from hbc.ir.core import Module
 from hbc.ir.printer import print_with_arrays
 from hbc.ir.semantics import ARITHS
 from hbc.options import march_named, parse_shape, pick
-from hbc.passes.base import Pass
-from hbc.passes.manager import PassManager, Stage
-from hbc.passes.pipeline_text import parse_passes
+from hbc.passes.manager import PassEvent, PassManager, Stage
+from hbc.passes.pipeline_text import parse_pipeline
 from hbc.passes.registry import PASSES
+from hbc.words import human_seconds
 
 from .params import PATH, SETTINGS, screen, verbosity
 
@@ -36,7 +36,7 @@ TEXT_STARTS = (b"//", b"module", b"graph")  # what `.hbir` begins with; a model 
 @click.option("--arith", metavar="A", help="The arithmetic.  [default: the module's own]")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input that a model leaves open.")
 @click.option("-o", "--output", type=PATH, help="Write here in place of stdout; large constants go to the .npz beside it.")
-@click.option("--print-after", metavar="PASS", help="Show the module on stderr each time after this pass.")
+@click.option("--print-after", metavar="PASS", help="Show the module on stderr each time after this pass (or `all`).")
 @click.option("--verify-only", is_flag=True, help="Check the module and print nothing.")
 @click.option("--locs", is_flag=True, help="Print source locations.")
 @click.option("--elide", is_flag=True, help="Shorten large constants, for reading; done by itself on a terminal.")
@@ -74,7 +74,7 @@ def command(
         screen().story(f"{source} is sound: {len(module.graph.ops)} ops", "green")
         return
     steps = _steps(target, passes_text, stage)
-    _run(module, target, steps, print_after, locs)
+    _run(module, target, steps, print_after)
     _write(module, output, locs, elide)
 
 
@@ -95,18 +95,19 @@ def _steps(target: Target, passes_text: str | None, stage: str | None) -> Stage:
     if stage is not None:
         stages = {s.name: s for s in target.pipeline}
         return stages[pick("stage", stage, stages)]
-    return Stage("opt", tuple(parse_passes(passes_text)) if passes_text else ())
+    return Stage("opt", parse_pipeline(passes_text, PASSES) if passes_text else ())
 
 
-def _run(module: Module, target: Target, stage: Stage, print_after: str | None, locs: bool) -> None:
-    if print_after is not None:
-        pick("pass", print_after, PASSES)
+def _run(module: Module, target: Target, stage: Stage, print_after: str | None) -> None:
+    out = screen()
 
-    def show(done: Pass) -> None:
-        if done.name == print_after:
-            click.echo(f"// after {done.name}\n{print_module(module, locs=locs, consts='elide')}", err=True)
+    def show(event: PassEvent) -> None:
+        out.story(f"  {event.name:<20} {event.rewrites:6} rewrites {human_seconds(event.seconds):>9}")
+        if event.text is not None:
+            click.echo(f"// after {event.name}\n{event.text}", err=True)
 
-    PassManager(target, after_pass=show).run(stage, module)
+    shown = () if print_after is None else (pick("pass", print_after, [*PASSES, "all"]),)
+    PassManager(target, on_event=show, print_after=shown).run(stage, module)
 
 
 def _write(module: Module, output: Path | None, locs: bool, elide: bool) -> None:

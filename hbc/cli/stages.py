@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from hbc.driver import Event, StageBegun
+from hbc.passes.manager import PassEvent
 from hbc.words import human_seconds
 
 from .console import Screen
@@ -21,6 +22,10 @@ class StageLines:
         self.spinner = ExitStack()
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, PassEvent):
+            if self.screen.verbosity.verbose:
+                self.screen.story(_pass_line(event), "dim")
+            return
         self.spinner.close()
         if isinstance(event, StageBegun):
             self.spinner.enter_context(self.screen.working(event.name))
@@ -33,3 +38,8 @@ class StageLines:
 
     def __exit__(self, *_: object) -> None:
         self.spinner.close()  # whatever happened, the cursor comes back
+
+
+def _pass_line(event: PassEvent) -> str:
+    seconds = human_seconds(event.seconds + event.verify_seconds)
+    return f"    {event.index:3} {event.name:<20} {event.rewrites:6} rewrites {event.ops:6} ops {seconds:>9}"

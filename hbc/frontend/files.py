@@ -21,6 +21,7 @@ _FOREIGN = (
     (0, b"\x80\x02", "a Python pickle (an old PyTorch file)", "export the model with torch.onnx.export"),
     (0, b"\x80\x04", "a Python pickle", "export the model with torch.onnx.export"),
     (0, b"\x89HDF", "an HDF5 file (Keras)", "convert the model with tf2onnx"),
+    (4, b"HBM1", "a compiled .hbm", "give it to `hbc run` or hbc_runtime.Session"),
     (4, b"TFL3", "a TensorFlow Lite model", "convert the model with tf2onnx --tflite"),
     (0, b"<", "a text in HTML or XML", "download the model again; the server may have sent an error page"),
 )

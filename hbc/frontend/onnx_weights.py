@@ -63,11 +63,24 @@ def scaled(n: Node, value: Value, factor: float) -> Value:
 
 
 def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
-    """The move applied as far up as it goes: through dequantize and quantize into the constant itself."""
+    """The move applied as far up as it goes: through dequantize and quantize into the constant itself.
+
+    Where a per-channel axis would be torn apart, it stays behind the dequantize, or drops the scales.
+    """
+    if is_weight(value) and _survives(n, value, cls, attrs):
+        return _pushed(n, value, cls, attrs)
+    torn = value.type.quant is not None and not _survives(n, value, cls, attrs)
+    return n.op(cls, n.stripped(value) if torn else value, **attrs)
+
+
+def _survives(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> bool:
+    """True where every per-channel axis on the way up to the constant has an image under the move."""
     try:
-        return _pushed(n, value, cls, attrs) if is_weight(value) else n.op(cls, value, **attrs)
-    except ValueError:  # a per-channel axis is torn apart: the move must stay behind the dequantize, or drop the scales
-        return n.op(cls, value if value.type.quant is None else n.stripped(value), **attrs)
+        _image(n, value, cls, attrs)
+    except ValueError:
+        return False
+    op = value.op
+    return _survives(n, op.x, cls, attrs) if isinstance(op, (Quantize, Dequantize)) and is_weight(value) else True
 
 
 def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
@@ -86,6 +99,5 @@ def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Va
 
 def _image(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> TensorType:
     """The move's result type for `value`; ValueError where a per-channel axis has no image."""
-    probe = make_op(cls, [value], attrs, n.loc)
-    probe.drop_operands()
-    return probe.out.type
+    stand_in = Value(value.type, n.scope.graph, 0)  # takes the use that a failed inference leaves behind
+    return make_op(cls, [stand_in], attrs, n.loc).out.type

@@ -35,9 +35,7 @@ from .types import TensorType
 _VERSION = re.compile(r"// hbir ([0-9]+)\s")
 
 
-def parse_module(
-    text: str, *, filename: str = "<string>", sidecar: Mapping[str, np.ndarray] | None = None
-) -> Module:
+def parse_module(text: str, *, filename: str = "<string>", sidecar: Mapping[str, np.ndarray] | None = None) -> Module:
     """The module that `text` describes: a `module`, or a `graph` alone, which becomes a module of the defaults.
 
     `sidecar` holds the arrays that `@name` constants stand for. An op without `loc(…)` is located by its result's name.

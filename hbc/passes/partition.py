@@ -122,7 +122,8 @@ def _fold_constant_dequantize(graph: Graph, target: Target) -> None:
 
 def _place(op: Op, rejection: Rejection | None) -> Placement:
     if rejection is not None:
-        return Placement("cpu", rejection.reason + (f"; try: {rejection.hint}" if rejection.hint else ""))
+        hint = f"; try: {rejection.hint}" if rejection.hint else ""
+        return Placement("cpu", rejection.reason.rstrip(".") + hint)
     if isinstance(op, BORDER) or op.out.type.dtype in {DType.F32, DType.F64, DType.F16, DType.BOOL}:
         return Placement("host", "border between integers and reals")
     return Placement("bpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ class PlanMemory(Pass):
     segment is one step, and only what crosses its border needs a place. Arguments, constants and returned values lie
     elsewhere and get no offset. A `bpu.reshape` shares its operand's bytes, in the arena or in a caller's array, unless
     its result is returned or its operand is a constant (then it copies); `storage_root` says whose bytes a value has.
-    The largest value is placed first, each in the tightest gap.
+    The largest value (or that of most bytes × steps, whichever order needs less) is placed first, in the tightest gap.
     """
 
     name: ClassVar[str] = "plan-memory"
@@ -40,12 +40,12 @@ class PlanMemory(Pass):
         graph = module.graph
         lives = lifetimes(graph)
         clear_plan(graph)
-        offsets = place(lives)
+        offsets = min((place(lives, order) for order in ORDERS), key=lambda offsets: arena_size(lives, offsets))
         for value in members(graph):
             root = storage_root(value)
             if root in offsets:
                 value.offset = offsets[root]
-        graph.arena_size = max((offsets[live.root] + live.size for live in lives), default=0)
+        graph.arena_size = arena_size(lives, offsets)
         return len(lives)
 
 
@@ -121,9 +121,15 @@ def needs_arena(root: Value, at: dict[Op, int]) -> bool:
     return not on_cpu or any(at[u] != at[op] for u in root.users)
 
 
-def place(lives: list[Lifetime]) -> dict[Value, int]:
-    """An offset for every root: the largest are placed first, each in the tightest gap between those it lives with."""
-    order = sorted(range(len(lives)), key=lambda i: (-lives[i].size, lives[i].first, i))
+ORDERS: tuple[Callable[[Lifetime], int], ...] = (
+    lambda live: live.size,
+    lambda live: live.size * (live.last - live.first + 1),
+)
+
+
+def place(lives: list[Lifetime], weight: Callable[[Lifetime], int]) -> dict[Value, int]:
+    """An offset for every root: the weightiest first, each in the tightest gap between those it lives with."""
+    order = sorted(range(len(lives)), key=lambda i: (-weight(lives[i]), lives[i].first, i))
     first, last, begin, end = (np.zeros(len(lives), np.int64) for _ in range(4))
     offsets: dict[Value, int] = {}
     for n, i in enumerate(order):
@@ -133,6 +139,11 @@ def place(lives: list[Lifetime]) -> dict[Value, int]:
         first[n], last[n], begin[n], end[n] = live.first, live.last, offset, offset + live.size
         offsets[live.root] = offset
     return offsets
+
+
+def arena_size(lives: list[Lifetime], offsets: dict[Value, int]) -> int:
+    """Bytes up to the end of the last value."""
+    return max((offsets[live.root] + live.size for live in lives), default=0)
 
 
 def tightest_gap(begin: np.ndarray, end: np.ndarray, size: int) -> int:

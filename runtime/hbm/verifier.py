@@ -17,6 +17,7 @@ _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 _HEADER = 8  # offset of the root table, identifier
+_HEADER_FIELDS = Table(FILE.name, FILE.fields[:2])  # version, digest
 
 
 class UnsoundError(ValueError):
@@ -47,8 +48,7 @@ def version_and_digest(data: memoryview) -> tuple[int, int]:
     Raises UnsoundError. A newer schema only appends fields, so this much stays readable.
     """
     walk = _Walk(data)
-    places = walk.fields(walk.root(), FILE, newer=True)
-    version, digest = places[0], places[1]
+    version, digest = walk.fields(walk.root(), _HEADER_FIELDS, newer=True)
     if digest is None:
         _fail("the digest is missing")
     return (0 if version is None else _U16.unpack_from(data, version)[0]), digest

@@ -14,7 +14,10 @@ from ..types import Quant, TensorType
 
 
 class Move(Op):
-    """Base of the ops that only move elements of their first operand."""
+    """Base of the ops that only move elements of their first operand.
+
+    (C1) the result has the shape that the attributes imply.  (C2) the dtype stays.
+    """
 
     x: Value = operand()
 
@@ -241,6 +244,8 @@ class ResizeLinear(Op):
     """Bilinear resize of [N,C,H,W] to `size`; output row i looks at `first + i·step` (real source coordinates, clamped to the input).
 
     `rows` and `columns` are (first, step) of their axis: the importer derives them from ONNX's coordinate modes.
+
+    (C1) the result has `size`, and x's batch and channels.
     """
 
     x: Value = operand()

@@ -101,7 +101,8 @@ def test_a_file_keeps_large_constants_beside_the_text(tmp_path: pytest.TempPathF
     written = save_module(Module(graph), tmp_path / "m.hbir")  # type: ignore[operator]
     assert [p.name for p in written] == ["m.hbir", "m.npz"]
     text = written[0].read_text()
-    assert [w for w in text.split() if w.startswith("@") and w.endswith("}")] == ["@file_1}", "@a_b}", "@a_b_1}", "@a_b_2}"]
+    named = [w for w in text.split() if w.startswith("@") and w.endswith("}")]
+    assert named == ["@file_1}", "@a_b}", "@a_b_1}", "@a_b_2}"]
     assert all(np.array_equal(op.attrs["value"], value) for op in load_module(written[0]).graph.ops)
     first = written[1].read_bytes()
     assert save_module(Module(graph), written[0])[1].read_bytes() == first
@@ -152,14 +153,15 @@ def test_seeded_integers_cover_the_dtype_and_floats_the_unit_interval() -> None:
     assert 0.99 < floats.max() < 1
 
 
-
 # ---- any text
+
+LETTERS = "%@xgraph module(){}<>[],:=->_0123456789./tensori8f32qseedhx\\\n" + '"'
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(alphabet=st.sampled_from("%@xgraph module(){}<>[]\",:=->_0123456789.\\\n/tensori8f32qseedhx"), max_size=60))
-@example('graph @g(%x: tensor<99999999999x8xi8>) -> (%x) {}')
-@example('graph @g(%x: tensor<8xi8, q<1e999999999:0>>) -> (%x) {}')
+@given(st.text(alphabet=st.sampled_from(LETTERS), max_size=60))
+@example("graph @g(%x: tensor<99999999999x8xi8>) -> (%x) {}")
+@example("graph @g(%x: tensor<8xi8, q<1e999999999:0>>) -> (%x) {}")
 @example('module @"\\u{110000}" {}')
 @example("// hbir 2\nmodule @m { }")
 @example("graph @g() -> () { %0 = const {value = dense<seed 7>} : tensor<2000000000x2000000000xf64> }")
@@ -191,25 +193,29 @@ def test_damaged_text_is_a_module_or_a_parse_error(text: str) -> None:
 def _parse_or_refuse(text: str) -> None:
     try:
         module = parse_module(text)
-    except ParseError as error:
-        assert error.diagnostic.loc.startswith("<string>:")
-        assert "^" in error.diagnostic.excerpt[1]
+    except ParseError as refused:
+        error = refused
+    else:
+        assert print_module(parse_module(print_module(module))) == print_module(module)
+        assert _fault(module) in {"", "E0301"}
         return
-    assert print_module(parse_module(print_module(module))) == print_module(module)
+    assert error.diagnostic.loc.startswith("<string>:")
+    assert "^" in error.diagnostic.excerpt[1]
+
+
+def _fault(module: Module) -> str:
+    """The code of the VerifyError that the module gets, or ""."""
     try:
         verify(module)
     except VerifyError as error:
-        assert "breaks" in str(error)
+        return error.diagnostic.code
+    return ""
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_verifier_raises_nothing_but_verify_errors(data: st.DataObject) -> None:
-    module = data.draw(modules())
-    try:
-        verify(module)
-    except VerifyError as error:
-        assert error.diagnostic.code == "E0301"
+    assert _fault(data.draw(modules())) in {"", "E0301"}
 
 
 @settings(max_examples=40, deadline=None)

@@ -24,7 +24,11 @@ graph @g(%x: tensor<1x4xf32>) -> (%y, "total sum" = %1, %x) {
   %1 = reduce_sum %y {axes = [1]} : tensor<1x1xf32>
 }
 """
-CALL = 'graph @g(%x: tensor<2xf32>) -> (%y) { %y = call %x {op_type = "Foo", opset = 1, node_proto = ""} : tensor<2xf32> }'
+CALL = """
+graph @g(%x: tensor<2xf32>) -> (%y) {
+  %y = call %x {op_type = "Foo", opset = 1, node_proto = ""} : tensor<2xf32>
+}
+"""
 
 
 def test_outputs_come_by_their_names_in_order() -> None:
@@ -95,32 +99,30 @@ def test_a_quantised_op_computes_in_integers() -> None:
 
 
 def test_evaluate_gives_arrays_of_the_results_types() -> None:
-    module = parse_module("graph @g(%x: tensor<1x4xf32>) -> (%s) { %s = reduce_max %x {axes = [0, 1], keepdims = false} : tensor<f32> }")
+    line = "%s = reduce_max %x {axes = [0, 1], keepdims = false} : tensor<f32>"
+    module = parse_module(f"graph @g(%x: tensor<1x4xf32>) -> (%s) {{ {line} }}")
     (result,) = evaluate(module.graph.ops[0], Semantics(), [X])
     assert isinstance(result, np.ndarray)
     assert (result.shape, result.dtype, float(result)) == ((), np.float32, 9.0)
 
 
-def test_values_are_let_go_after_their_last_reader() -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_values_are_let_go_after_their_last_reader_unless_kept(keep: bool) -> None:
     text = "graph @g(%x: tensor<2xf32>) -> (%c) {" + "".join(
         f'%{out} = call %{x} {{op_type = "Foo", opset = 1, node_proto = ""}} : tensor<2xf32>\n'
         for x, out in (("x", "a"), ("a", "b"), ("b", "c"))
     )
     seen: list[weakref.ref[Any]] = []
+    alive: list[int] = []
 
     def engine(_op: ops.Call, arrays: list[np.ndarray]) -> Sequence[np.ndarray]:
         seen.append(weakref.ref(arrays[0]))
+        alive.append(sum(ref() is not None for ref in seen))
         return [arrays[0].copy()]
 
-    def first_is_gone(op: ops.Call, arrays: list[np.ndarray]) -> Sequence[np.ndarray]:
-        if len(seen) == 2:
-            assert seen[1]() is not None
-            gone.append(seen[1])
-        return engine(op, arrays)
-
-    gone: list[weakref.ref[Any]] = []
-    interpret(parse_module(text + "}"), {"x": np.zeros(2, np.float32)}, cpu=first_is_gone)
-    assert gone[0]() is None
+    x = {"x": np.zeros(2, np.float32)}
+    interpret(parse_module(text + "}"), x, cpu=engine, keep=keep)
+    assert alive == ([1, 2, 3] if keep else [1, 2, 2])  # x is the caller's
 
 
 @settings(max_examples=40, deadline=None)

@@ -131,7 +131,7 @@ def test_rules_that_undo_each_other_are_stopped_and_named() -> None:
         rw.replace(op, rw.op(ops.TABLE["abs"], op.operands[0]))
 
     module = parse_module("graph @g(%x: tensor<4xf32>) -> (%a) { %a = abs %x : tensor<4xf32> }")
-    with pytest.raises(AssertionError, match="do not come to an end.*to_neg"):
+    with pytest.raises(AssertionError, match=r"do not come to an end.*to_neg"):
         apply_rules(module, [to_neg, to_abs], budget=100)
 
 

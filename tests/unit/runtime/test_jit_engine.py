@@ -17,7 +17,7 @@ import pytest
 
 from hbc_runtime import reference
 from hbc_runtime.errors import HbmError
-from hbc_runtime.isa import Add, Clamp, Conv2d, Instruction, MaxPool, ReduceMax, Reshape, Scheme
+from hbc_runtime.isa import Add, Clamp, Conv2d, Instruction, MaxPool, Minimum, ReduceMax, Reshape, Scheme
 from hbc_runtime.jit import JitModel, build, engine
 from hbc_runtime.jit.emitter import mangled
 from hbc_runtime.jit.host import Host, host
@@ -27,6 +27,7 @@ from hbc_runtime.types import DType
 
 Array = npt.NDArray[Any]
 SIDE, CHANNELS = 24, 32
+RESULT = (1, SIDE // 2, SIDE // 2, CHANNELS)
 
 
 class Network:
@@ -56,7 +57,7 @@ class Network:
         rng = np.random.default_rng(seed)
         c = self.tensors[x].shape[3]
         weight = self.constant(rng.integers(-127, 128, (c, kernel, kernel, c)).astype(np.int8))
-        params = [self.constant(np.full(c, v, t)) for v, t in ((20000, np.int16), (0, np.int8), (22, np.int8))]
+        params = [self.constant(np.full(c, v, t)) for v, t in ((20000, np.int16), (0, np.int8), (24, np.int8))]
         pads = (kernel // 2,) * 4
         inputs = (x, weight, -1, *params, -1, -1, -1)
         return Conv2d(
@@ -98,17 +99,16 @@ def a_chain() -> tuple[Model, int]:
     """Convolutions, an add, pools and a reduction, so that big and small kernels take turns; the result's index."""
     net, shape = Network(), (1, SIDE, SIDE, CHANNELS)
     x, a, b, c = net.border(Storage.INPUT, 0, shape), net.scratch(shape), net.scratch(shape), net.scratch(shape)
-    pooled, peak = net.scratch((1, SIDE // 2, SIDE // 2, CHANNELS)), net.scratch((1, 1, 1, CHANNELS))
-    out = net.border(Storage.OUTPUT, 0, (1, 1, 1, CHANNELS))
+    peak, out = net.scratch((1, 1, 1, CHANNELS)), net.border(Storage.OUTPUT, 0, RESULT)
     add = Add(
         inputs=(a, b), outputs=(c,), scheme=Scheme.FORM_B, lhs_multiplier=20000, rhs_multiplier=-9000, shift=15,
         clamp_min=-128, clamp_max=127,
     )  # fmt: skip
     steps = [
         net.conv(x, a, 1), net.conv(a, b, 2), add, net.conv(c, b, 3, kernel=1), net.conv(b, a, 4),
-        MaxPool(inputs=(a,), outputs=(pooled,), kernel=(2, 2), strides=(2, 2)),
-        ReduceMax(inputs=(pooled,), outputs=(peak,), axes=(1, 2)),
-        Clamp(inputs=(peak,), outputs=(out,), clamp_min=-100, clamp_max=100),
+        ReduceMax(inputs=(a,), outputs=(peak,), axes=(1, 2)), Clamp(inputs=(peak,), outputs=(peak,), clamp_min=3, clamp_max=99),
+        Minimum(inputs=(a, peak), outputs=(c,)), net.conv(c, a, 5, kernel=1),
+        MaxPool(inputs=(a,), outputs=(out,), kernel=(2, 2), strides=(2, 2)),
     ]  # fmt: skip
     return net.model(steps), out
 
@@ -121,8 +121,8 @@ def image(seed: int) -> Array:
 def test_every_thread_count_gives_the_references_integers(threads: int) -> None:
     model, out = a_chain()
     jit = build(model, threads)
-    for seed in range(3):
-        x, y = image(seed), np.zeros((1, 1, 1, CHANNELS), np.int8)
+    for seed in range(20):
+        x, y = image(seed), np.zeros(RESULT, np.int8)
         run(jit, model, [x], [y])
         assert np.array_equal(y, by_reference(model, [x])[out])
     jit.close()
@@ -137,7 +137,7 @@ def test_runs_may_overlap(threads: int) -> None:
     def many(seed: int) -> list[bool]:
         same = []
         for _ in range(25):
-            y = np.zeros((1, 1, 1, CHANNELS), np.int8)
+            y = np.zeros(RESULT, np.int8)
             run(jit, model, [image(seed)], [y])
             same.append(np.array_equal(y, expected[seed]))
         return same
@@ -211,7 +211,7 @@ def test_without_the_helpers_a_run_does_all_the_work() -> None:
     jit = build(model, 2)
     assert jit._pool is not None
     jit._pool._pid = -1
-    y = np.zeros((1, 1, 1, CHANNELS), np.int8)
+    y = np.zeros(RESULT, np.int8)
     run(jit, model, [image(0)], [y])
     assert np.array_equal(y, by_reference(model, [image(0)])[out])
     jit.close()
@@ -229,7 +229,7 @@ def test_helpers_are_freed_where_the_calling_thread_fails() -> None:
             raise KeyboardInterrupt
         original(*args)
 
-    y = np.zeros((1, 1, 1, CHANNELS), np.int8)
+    y = np.zeros(RESULT, np.int8)
     with mock.patch.dict(jit._entries, {0: interrupted}), pytest.raises(KeyboardInterrupt):
         run(jit, model, [image(0)], [y])
     run(jit, model, [image(0)], [y])
@@ -246,7 +246,7 @@ def test_closing_ends_the_helper_threads_and_later_runs_say_so() -> None:
     jit.close()
     wait_for(lambda: threading.active_count() == before)
     with pytest.raises(HbmError, match="closed"):
-        run(jit, model, [image(0)], [np.zeros((1, 1, 1, CHANNELS), np.int8)])
+        run(jit, model, [image(0)], [np.zeros(RESULT, np.int8)])
 
 
 def test_dropping_the_model_ends_the_helper_threads() -> None:
