@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hbc_runtime import isa
-from hbc_runtime.program import BpuSegment, Model, Storage, TensorInfo
+from hbc_runtime.program import BpuSegment, Model, Storage, Tensor, TensorInfo
 from hbc_runtime.types import DType
 
+MOVES = (isa.Transpose, isa.Reshape, isa.Slice, isa.Expand, isa.Gather)  # their results are their operands' elements
 BORDER = (isa.Quantize, isa.Dequantize, isa.FlipSign)  # the host's steps: what they read or write need not suit the BPU
 
 
@@ -47,30 +48,35 @@ def instructions(model: Model) -> Iterator[isa.Instruction]:
 
 def affine_tensors(model: Model) -> list[Affine]:
     """The tensors that BPU instructions read or write with a zero point, each once, in order (NUMERICS D1)."""
-    found: dict[int, Affine] = {}
+    found: dict[str, Affine] = {}
     for op in instructions(model):
         if isinstance(op, BORDER):
             continue
-        for i in (*op.inputs, *op.outputs):
+        for i in (*op.inputs, *(() if isinstance(op, MOVES) else op.outputs)):
             quant = model.tensors[i].quant if i >= 0 else None
-            if quant is not None and not quant.is_symmetric and i not in found:
-                zero_point = next(z for z in quant.zero_point if z)
-                found[i] = Affine(model.tensors[i].name, ", ".join(op.loc), zero_point)
+            if quant is None or quant.is_symmetric:
+                continue
+            node = op.loc[0] if op.loc else ""
+            name = model.tensors[i].name or f"an operand of {node}"
+            found.setdefault(name, Affine(name, node, next(z for z in quant.zero_point if z)))
     return list(found.values())
 
 
 def high_precision(model: Model, output: TensorInfo) -> HighPrecision | None:
     """Whether `output` is an i32 accumulator, by itself or dequantised (or moved) on its way out."""
+    tensor = behind_moves(model, output.tensor)
+    if tensor.dtype is not DType.I32 or tensor.quant is None:
+        return None
+    return HighPrecision(len(tensor.quant.scale))
+
+
+def behind_moves(model: Model, tensor: int) -> Tensor:
+    """The quantised tensor that `tensor` is dequantised from or moved from; itself where there is none."""
     makers = {o: op for op in instructions(model) for o in op.outputs}
-    at = output.tensor
-    while True:
-        tensor = model.tensors[at]
-        if tensor.dtype is DType.I32 and tensor.quant is not None:
-            return HighPrecision(len(tensor.quant.scale))
-        op = makers.get(at)
-        if not isinstance(op, (isa.Dequantize, isa.Transpose, isa.Reshape)):
-            return None
-        at = op.inputs[0]
+    at = tensor
+    while model.tensors[at].quant is None and isinstance(makers.get(at), isa.Dequantize | isa.Transpose | isa.Reshape):
+        at = makers[at].inputs[0]
+    return model.tensors[at]
 
 
 def macs(model: Model) -> int:

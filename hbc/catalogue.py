@@ -21,7 +21,7 @@ from hbc.ir.ops.unary import Unary
 from hbc.passes.base import Pass
 from hbc.passes.registry import PASSES
 from hbc_runtime import isa, reference
-from hbc_runtime.jit.registry import KERNELS
+from hbc_runtime.jit.kernels import KERNELS
 
 
 @dataclass(frozen=True)

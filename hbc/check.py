@@ -16,7 +16,7 @@ from hbc_runtime import Session
 from hbc_runtime.program import BpuSegment, Model, Program, Tensor, TensorInfo
 from hbc_runtime.types import DType, Quant
 
-from .analysis import instructions
+from .analysis import behind_moves
 from .backend.cpu.probe import Probe, inner_tensors
 from .samples import Sample
 
@@ -183,11 +183,7 @@ def _quantum(model: Model, info: TensorInfo) -> float | None:
     """The step of an output in its own unit: 1 for integers, the scale of what a float output is dequantised from."""
     if not info.dtype.is_float:
         return 1.0
-    makers = {o: op for op in instructions(model) for o in op.outputs}
-    at = info.tensor
-    while (op := makers.get(at)) is not None and len(op.inputs) == 1 and model.tensors[at].quant is None:
-        at = op.inputs[0]
-    tensor = model.tensors[at]
+    tensor = behind_moves(model, info.tensor)
     if tensor.quant is None or tensor.dtype is DType.I32:  # an accumulator's step is far below the model's own
         return None
     return max(tensor.quant.scale)

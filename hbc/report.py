@@ -17,7 +17,7 @@ from hbc_runtime.program import BpuSegment, Model, Program
 from .analysis import HighPrecision, affine_tensors, high_precision, macs, wide_accumulators
 
 # What rewrites absorb by the hundred. A reader of the table wants the layers; the JSON has everything.
-QUANT_NODES = frozenset({"QuantizeLinear", "DequantizeLinear", "HzQuantize", "HzDequantize", "HzCalibration", "Constant"})
+QUANT_NODES = frozenset({"QuantizeLinear", "DequantizeLinear", "HzQuantize", "HzDequantize", "HzCalibration", "Constant", "Initializer"})
 DEVICES = ("bpu", "cpu", "host")  # where several ops of one node differ, the first of these speaks for the node
 FOLDED = "folded"
 

@@ -1,12 +1,14 @@
 """Golden cases: a RUN line, a program, and what becomes of it; as text, and as a proof by execution.
 
     // RUN: hbc opt -p fuse-conv [--stage fuse] [--march bayes-e] [--arith onnx] [--locs]
+    // EXACT
     graph @two_users(%x: tensor<1x3x8x8xf32>) -> (%r, %s) { ... }
     // ----- expected
     module @model { ... }
 
 In `.hbir` cases both programs are also run on random inputs, and must give equal arrays; passes whose class says
-`changes_numerics` must only give arrays of the same shapes and dtypes. In `.err` cases the expected part is a message.
+`changes_numerics` must only give arrays of the same shapes and dtypes, but a line `// EXACT` asks them for equal ones,
+too, where a case is one of those that do not change. In `.err` cases the expected part is a message.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from hbc.passes.registry import PASSES
 
 FOLDER = Path(__file__).parent / "golden"
 MARK = "// ----- expected\n"
+EXACT = "\n// EXACT\n"
 RUN = "// RUN: hbc opt"
 TRIALS = 3
 
@@ -53,6 +56,10 @@ class Case:
         first, _, _ = given.partition("\n")
         assert first.startswith(RUN), f"{path}: the first line must begin with {RUN!r}"
         return Case(path, given, expected, _OPTIONS.parse_args(shlex.split(first.removeprefix(RUN))))
+
+    def is_exact(self, passes: Sequence[Pass]) -> bool:
+        """True where the passes may not change a number of this case."""
+        return EXACT in self.given or not any(p.changes_numerics for p in passes)
 
     def update(self, text: str) -> None:
         """Write `text` as what is expected."""

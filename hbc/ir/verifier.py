@@ -29,7 +29,8 @@ def verify(module: Module) -> None:
     for op in graph.ops:
         _verify_form(op)
         for value in op.operands:
-            _require(op, "SSA", value is None or value in seen, f"operand {_named(value)} is not defined above it")
+            if value is not None and value not in seen:
+                raise _broken(op, "SSA", f"operand {_named(value)} is not defined above it")
         _verify_results(op, seen)
         seen.update(op.results)
         _verify_constraints(op)
@@ -38,9 +39,13 @@ def verify(module: Module) -> None:
     _verify_uses(graph, seen)
 
 
+def _broken(op: Op, law: str, message: str) -> VerifyError:
+    return VerifyError(op=op.NAME, node=_node(op), constraint=law, message=message)
+
+
 def _require(op: Op, law: str, ok: bool, message: str) -> None:  # noqa: FBT001
     if not ok:
-        raise VerifyError(op=op.NAME, node=_node(op), constraint=law, message=message)
+        raise _broken(op, law, message)
 
 
 def _require_graph(graph: Graph, law: str, ok: bool, message: str) -> None:  # noqa: FBT001
@@ -89,10 +94,9 @@ def _verify_uses(graph: Graph, values: set[Value]) -> None:
             strange = next((u for u in value.uses if u not in uses), None)
             reader = "one is missing or doubled" if strange is None else f"{strange.op or 'an output'} is not a reader"
             message = f"the use list of {_named(value)} is wrong: {reader}"
-            if value.op is None:
-                _require_graph(graph, "USES", False, message)  # noqa: FBT003
-            else:
-                _require(value.op, "USES", False, message)  # noqa: FBT003
+            if value.op is not None:
+                raise _broken(value.op, "USES", message)
+            _require_graph(graph, "USES", False, message)  # noqa: FBT003
 
 
 # ---- one op
@@ -109,15 +113,13 @@ def _verify_form(op: Op) -> None:
         spec = op.OPERANDS[min(i, len(op.OPERANDS) - 1)]
         _require(op, "FORM", value is not None or spec.optional, f"operand {i} ({spec.name!r}) is missing")
     kinds = attr_kinds(type(op))
-    declared = op.attrs.keys() == kinds.keys()
-    _require(op, "FORM", declared, f"its attributes are {sorted(op.attrs)}, not {sorted(kinds)}")
+    if op.attrs.keys() != kinds.keys():
+        raise _broken(op, "FORM", f"its attributes are {sorted(op.attrs)}, not {sorted(kinds)}")
     for name, kind in kinds.items():
         try:
             kind.conform(op.attrs[name])
         except TypeError as error:
-            raise VerifyError(
-                op=op.NAME, node=_node(op), constraint="FORM", message=f"attribute {name!r}: {error}"
-            ) from None
+            raise _broken(op, "FORM", f"attribute {name!r}: {error}") from None
     if op.placement is not None:
         _require(op, "FORM", op.placement.device in DEVICES, f"it is placed on {op.placement.device!r}")
 
@@ -127,7 +129,8 @@ def _verify_results(op: Op, seen: set[Value]) -> None:
     _require(op, "FORM", one, f"it has {len(op.results)} results, not 1")
     for i, result in enumerate(op.results):
         _require(op, "FORM", result.owner is op and result.index == i, f"result {i} belongs to another op")
-        _require(op, "SSA", result not in seen, f"it makes {_named(result)} again")
+        if result in seen:
+            raise _broken(op, "SSA", f"it makes {_named(result)} again")
         wrong = type_fault(result.type)
         _require(op, "TYPE", not wrong, f"result {i}: {wrong}")
 
@@ -139,7 +142,7 @@ def _verify_constraints(op: Op) -> None:
         raise
     except Exception as error:  # a constraint that cannot even be evaluated (an axis that is not there) is broken
         message = f"its shapes and attributes do not fit together ({type(error).__name__}: {error})"
-        raise VerifyError(op=op.NAME, node=_node(op), constraint="FORM", message=message) from error
+        raise _broken(op, "FORM", message) from error
 
 
 def type_fault(t: TensorType) -> str:

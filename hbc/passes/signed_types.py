@@ -52,7 +52,7 @@ class _Walk:
 
     def visit(self, op: Op) -> None:
         """Rewire the op's operands, then turn its unsigned results or give them twins."""
-        agnostic = isinstance(op, AGNOSTIC)
+        agnostic = _is_agnostic(op)
         for i, value in enumerate(op.operands):
             if value in self.turned and not agnostic:
                 op.set_operand(i, self.flip(value, op.loc))
@@ -77,7 +77,7 @@ class _Walk:
 
     def add_twin(self, value: Value) -> None:
         """A signed twin for the sign-agnostic readers of an unsigned value that must stay as it is."""
-        readers = [u for u in value.users if isinstance(u, AGNOSTIC)]
+        readers = [u for u in value.users if _is_agnostic(u)]
         if _is_unsigned(value.type) and readers:
             self.twins[value] = self.flip(value, value.op.loc if value.op is not None else readers[0].loc)
             self.changes += 1
@@ -95,6 +95,13 @@ class _Walk:
             if value in self.turned and value.op is not None:
                 back = self.flip(value, value.op.loc)
                 self.graph.set_output(i, back)
+
+
+def _is_agnostic(op: Op) -> bool:
+    """True where flipping operand and result together changes nothing. Plain integers on one side of a reinterpret are what they are."""
+    if isinstance(op, ops.Reinterpret):
+        return op.x.type.quant is not None and op.out.type.quant is not None
+    return isinstance(op, AGNOSTIC)
 
 
 def _is_unsigned(t: TensorType) -> bool:

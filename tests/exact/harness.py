@@ -1,4 +1,4 @@
-"""One instruction through the NumPy reference and through the JIT, on the same operands."""
+"""Instructions through the NumPy reference and through the JIT, on the same operands."""
 
 from __future__ import annotations
 
@@ -38,20 +38,43 @@ def run_both(
     `op.check` passes, that both give equal integers, and that the JIT wrote its results and nothing else. `machine`
     makes the JIT write code for a lesser CPU than this one. Returns the reference's results.
     """
-    case = layout(op, operands, outs, {0} if dynamic is None else set(dynamic))
-    case.op.check(case.tensors(case.op.inputs), case.tensors(case.op.outputs))  # type: ignore[arg-type]
-    expected = reference.execute(case.op, operands, case.tensors(case.op.outputs))  # type: ignore[arg-type]
+    job = Job(op, operands, outs, frozenset({0} if dynamic is None else dynamic))
+    return run_together([job], threads=threads, machine=machine)[0]
+
+
+@dataclass(frozen=True)
+class Job:
+    """An instruction with its operands, the shapes and dtypes of its results, and which operands are no constants."""
+
+    op: Instruction
+    operands: Sequence[Array | None]
+    outs: Sequence[Out]
+    dynamic: frozenset[int] = frozenset({0})
+
+
+def run_together(
+    jobs: Sequence[Job], *, threads: Sequence[int] = (1,), machine: Host | None = None
+) -> list[list[Array]]:
+    """As `run_both`, for several instructions in one model: code that two kernels share must suit both."""
+    case = layout(jobs)
+    expected = []
+    for job, op in zip(jobs, case.ops, strict=True):
+        ins, outs = case.tensors(op.inputs), [case.model.tensors[i] for i in op.outputs]
+        op.check(ins, outs)
+        expected.append(reference.execute(op, job.operands, outs))
     for number, count in enumerate(threads):
-        for want, got in zip(expected, run_jit(case, count, (0xA5, 0x5A)[number % 2], machine), strict=True):
-            np.testing.assert_array_equal(got, want, err_msg=f"{case.op} with {count} threads")
+        results = run_jit(case, count, (0xA5, 0x5A)[number % 2], machine)
+        for op, want in zip(case.ops, expected, strict=True):
+            for i, values in zip(op.outputs, want, strict=True):
+                np.testing.assert_array_equal(results[i], values, err_msg=f"{op} with {count} threads")
     return expected
 
 
 @dataclass(frozen=True)
 class Case:
-    """A one-instruction model and what its dynamic operands hold."""
+    """A model of independent instructions, and what its dynamic operands hold."""
 
-    op: Instruction
+    ops: tuple[Instruction, ...]
     model: Model
     values: dict[int, Array]  # by tensor index
 
@@ -60,35 +83,39 @@ class Case:
         return [None if i < 0 else self.model.tensors[i] for i in indices]
 
 
-def layout(op: Instruction, operands: Sequence[Array | None], outs: Sequence[Out], dynamic: Collection[int]) -> Case:
+def layout(jobs: Sequence[Job]) -> Case:
     """Place operands and results in an arena (with guards between them) and a constant blob."""
     tensors: list[Tensor] = []
-    blob, values, inputs, arena = bytearray(), {}, [], GUARD
-    for i, x in enumerate(operands):
-        inputs.append(-1 if x is None else len(tensors))
-        if x is None:
-            continue
-        storage, offset = (Storage.ARENA, arena) if i in dynamic else (Storage.CONSTANT, len(blob))
-        tensors.append(Tensor(f"in{i}", x.shape, DType.of(x.dtype), storage, offset))
-        if i in dynamic:
-            values[inputs[-1]] = x
-            arena = after(arena, x.nbytes)
-        else:
-            blob += x.tobytes() + bytes(-x.nbytes % ALIGN)
-    outputs = []
-    for j, (shape, dtype) in enumerate(outs):
-        outputs.append(len(tensors))
-        tensors.append(Tensor(f"out{j}", shape, dtype, Storage.ARENA, arena))
-        arena = after(arena, tensors[-1].nbytes)
-    op = replace(op, inputs=tuple(inputs), outputs=tuple(outputs))
+    ops: list[Instruction] = []
+    values: dict[int, Array] = {}
+    blob, arena = bytearray(), GUARD
+
+    def in_arena(name: str, shape: tuple[int, ...], dtype: DType) -> int:
+        nonlocal arena
+        tensors.append(Tensor(name, shape, dtype, Storage.ARENA, arena))
+        arena = -(-(arena + tensors[-1].nbytes + GUARD) // ALIGN) * ALIGN
+        return len(tensors) - 1
+
+    def in_blob(name: str, x: Array) -> int:
+        tensors.append(Tensor(name, x.shape, DType.of(x.dtype), Storage.CONSTANT, len(blob)))
+        blob.extend(x.tobytes() + bytes(-x.nbytes % ALIGN))
+        return len(tensors) - 1
+
+    for job in jobs:
+        inputs = []
+        for i, x in enumerate(job.operands):
+            if x is None:
+                inputs.append(-1)
+            elif i in job.dynamic:
+                inputs.append(in_arena(f"in{i}", x.shape, DType.of(x.dtype)))
+                values[inputs[-1]] = x
+            else:
+                inputs.append(in_blob(f"in{i}", x))
+        outputs = [in_arena(f"out{j}", shape, dtype) for j, (shape, dtype) in enumerate(job.outs)]
+        ops.append(replace(job.op, inputs=tuple(inputs), outputs=tuple(outputs)))
     constants = Constants(memoryview(bytes(blob)))
-    model = Model("case", (), (), tuple(tensors), (BpuSegment("s", (op,)),), arena, constants)
-    return Case(op, model, values)
-
-
-def after(offset: int, nbytes: int) -> int:
-    """The next aligned offset with at least GUARD bytes in between."""
-    return -(-(offset + nbytes + GUARD) // ALIGN) * ALIGN
+    model = Model("case", (), (), tuple(tensors), (BpuSegment("s", tuple(ops)),), arena, constants)
+    return Case(tuple(ops), model, values)
 
 
 def machines() -> list[Host]:
@@ -105,8 +132,8 @@ def machines() -> list[Host]:
 MACHINES = {f"{m.cpu}-{m.lanes}{'' if m.x86 else '-generic'}": m for m in machines()}
 
 
-def run_jit(case: Case, threads: int, fill: int = 0, machine: Host | None = None) -> list[Array]:
-    """The JIT's results; asserts that every byte outside them is as it was. Unused bytes start as `fill`."""
+def run_jit(case: Case, threads: int, fill: int = 0, machine: Host | None = None) -> dict[int, Array]:
+    """The JIT's results by tensor; asserts that every byte outside them is as it was. Unused bytes start as `fill`."""
     arena = np.full(case.model.arena_size, fill, np.uint8)
     for i, x in case.values.items():
         start = case.model.tensors[i].offset
@@ -119,11 +146,11 @@ def run_jit(case: Case, threads: int, fill: int = 0, machine: Host | None = None
         jit.run_segment(0, arena.ctypes.data, blob.ctypes.data, (), ())
     finally:
         jit.close()
-    results = []
-    for i in case.op.outputs:
+    results = {}
+    for i in (i for op in case.ops for i in op.outputs):
         t = case.model.tensors[i]
         spot = slice(t.offset, t.offset + t.nbytes)
-        results.append(arena[spot].copy().view(t.dtype.numpy).reshape(t.shape))
+        results[i] = arena[spot].copy().view(t.dtype.numpy).reshape(t.shape)
         before[spot] = arena[spot]
-    assert np.array_equal(arena, before), f"{case.op} wrote outside its results"
+    assert np.array_equal(arena, before), f"{case.ops} wrote outside their results"
     return results

@@ -13,7 +13,7 @@ from hbc_runtime.errors import HbmError
 from hbc_runtime.isa import Conv2d, Scheme
 from hbc_runtime.jit.host import Host
 from hbc_runtime.types import DType
-from tests.exact.harness import MACHINES, layout, run_both, run_jit
+from tests.exact.harness import MACHINES, Job, layout, run_jit, run_together
 from tests.exact.heavy import (
     ACTIVATIONS,
     CHANNELS,
@@ -29,21 +29,22 @@ from tests.exact.heavy import (
 )
 
 
-def conv(
-    x: Array, weight: Array, out: DType, params: list[Array | None], threads: tuple[int, ...] = (1,), **attributes: Any
-) -> Array:
-    """Run a Conv2d (in reference and JIT) whose geometry attributes default as the instruction's do. `params`: operands 2…8."""
-    run = {name: attributes.pop(name) for name in ("dynamic", "machine") if name in attributes}
+def job(x: Array, weight: Array, out: DType, params: list[Array | None], dynamic: set[int], **attributes: Any) -> Job:
+    """A Conv2d whose geometry attributes default as the instruction's do. `params`: operands 2 to 8."""
     op = Conv2d(inputs=(), outputs=(), **attributes)
-    sizes = [
-        (x.shape[1 + i] + op.pads[i] + op.pads[2 + i] - op.dilations[i] * (weight.shape[1 + i] - 1) - 1)
-        // op.strides[i]
-        + 1
-        for i in range(2)
-    ]
-    shape = (x.shape[0], *sizes, weight.shape[0])
+
+    def size(i: int) -> int:
+        reach = op.dilations[i] * (weight.shape[1 + i] - 1) + 1
+        return (x.shape[1 + i] + op.pads[i] + op.pads[2 + i] - reach) // op.strides[i] + 1
+
     operands = [x, weight, *params, *[None] * (7 - len(params))]
-    return run_both(op, operands, [(shape, out)], threads=threads, **run)[0]
+    return Job(op, operands, [((x.shape[0], size(0), size(1), weight.shape[0]), out)], frozenset(dynamic))
+
+
+def conv(*args: Any, threads: tuple[int, ...] = (1,), machine: Host | None = None, **attributes: Any) -> Array:
+    """Run one `job` in reference and JIT; operand 0 is dynamic where `dynamic` does not say otherwise."""
+    made = job(*args, **{"dynamic": {0}, **attributes})
+    return run_together([made], threads=threads, machine=machine)[0][0]
 
 
 @st.composite
@@ -94,6 +95,12 @@ def test_pointwise(case: dict[str, Any]) -> None:
 @EXACT
 def test_weights_computed_at_run_time(case: dict[str, Any]) -> None:
     conv(**case, dynamic={0, 1}, threads=(1, 2))
+
+
+@given(st.lists(st.sampled_from(["any", "depthwise", "pointwise"]).flatmap(cases), min_size=2, max_size=8))
+@EXACT
+def test_many_kernels_in_one_module(several: list[dict[str, Any]]) -> None:
+    run_together([job(**case, dynamic={0}) for case in several])
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -172,6 +179,27 @@ def test_all_extremes_of_i8_stay_exact() -> None:
     assert y.max() == 9 * 33 * 128 * 128
 
 
+@pytest.mark.parametrize("shift", [0, 8])
+def test_an_addend_alone_takes_the_sum_out_of_i32(shift: int) -> None:
+    x, weight = np.zeros((1, 1, 2, 4), np.int8), np.zeros((17, 1, 1, 4), np.int8)
+    _, *params = fixed(17, 1, 31, 0)
+    addend = np.full((1, 1, 2, 17), 127, np.int8)
+    params += [addend, np.full(17, 32767, np.int16), np.full(17, shift, np.int8)]
+    bias = np.full(17, 2**31 - 9, np.int32)
+    y = conv(x, weight, DType.I8, [bias, *params], scheme=Scheme.FORM_A, clamp_min=-128, clamp_max=127, dynamic={0, 6})
+    assert (y == 0).all()  # (2^31 − 1) >> 31; a sum that wraps gives −1
+
+
+def test_depthwise_rows_beyond_the_input_read_the_pad_value() -> None:
+    """No border at the top, left or right: rows could be read in place, if it were not for the one below."""
+    x = np.full((1, 2, 5, 16), 1, np.int8)
+    weight = np.ones((16, 2, 1, 1), np.int8)
+    limits = {"clamp_min": -(2**31), "clamp_max": 2**31 - 1}
+    geometry = {"pads": (0, 0, 1, 0), "group": 16, "pad_value": 50}
+    y = conv(x, weight, DType.I32, [], scheme=Scheme.NONE, **geometry, **limits)
+    assert y[0, :, 0, 0].tolist() == [2, 51]
+
+
 def test_float_steps_round_one_by_one() -> None:
     """acc·mult + addend·mult2 in float32 without a fused multiply-add, which would round once and differ on many of these."""
     rng = np.random.default_rng(0)
@@ -203,4 +231,4 @@ def test_a_window_too_wide_to_gather_is_refused() -> None:
 
 def run_jit_only(op: Conv2d, operands: list[Array | None], out: tuple[tuple[int, ...], DType]) -> None:
     """Build and run without the reference, which would need the memory that the JIT refuses to take."""
-    run_jit(layout(op, operands, [out], {0}), 1)
+    run_jit(layout([Job(op, operands, [out])]), 1)

@@ -19,6 +19,7 @@ from tests.fuzz.mutations import mutate
 from tests.strategies import programs
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.bin"))
+SOUND = [p for p in SEEDS if p.stem.startswith("sound")]
 SECONDS = 2  # of this process's own time, for a file of a few kilobytes; they take milliseconds
 
 
@@ -35,7 +36,7 @@ def read(data: bytes) -> Program | None:
 @pytest.mark.parametrize("path", SEEDS, ids=lambda p: p.stem)
 def test_seeds(path: Path) -> None:
     program = read(path.read_bytes())
-    assert (program is not None) == path.stem.startswith("sound")
+    assert (program is not None) == (path in SOUND)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -47,7 +48,7 @@ def test_damaged_programs(program: Program, seed: int) -> None:
         assert got is None or hbm.read(hbm.write(got)) == got
 
 
-@pytest.mark.parametrize("path", [p for p in SEEDS if p.stem.startswith("sound")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", SOUND, ids=lambda p: p.stem)
 def test_damaged_seeds(path: Path) -> None:
     data = path.read_bytes()
     outcomes = [read(mutate(seed, data)) for seed in range(1500)]
@@ -62,14 +63,14 @@ def test_any_bytes(data: bytes) -> None:
 
 
 def test_two_files_spliced_are_refused() -> None:
-    first, second = (SEEDS[i].read_bytes() for i in (0, -1))
+    first, second = (SOUND[i].read_bytes() for i in (0, -1))
     for cut in range(0, min(len(first), len(second)), 37):
         read(first[:cut] + second[cut:])
         assert read(first + second[cut:]) is None
 
 
 def test_memory_stays_in_proportion_to_the_file() -> None:
-    data = SEEDS[0].read_bytes()
+    data = SOUND[0].read_bytes()
     tracemalloc.start()
     try:
         for seed in range(150):

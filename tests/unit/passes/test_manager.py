@@ -229,7 +229,7 @@ KNOWN = "   = why:  passes are crash, fancy, raise-low, refuse, unsound"
         ("zzz", f"there is no pass named 'zzz'\n{KNOWN}"),
         (
             "raise-low{bye=1}",
-            "there is no option of 'raise-low' named 'bye'\n   = why:  its options are by, only-once\n   = try:  did you",
+            "there is no option of 'raise-low' named 'bye'\n   = why:  its options are by, only-once\n   = try:",
         ),
         ("refuse{x=1}", "there is no option of 'refuse' named 'x'\n   = why:  it has no options"),
         ("raise-low{by=fast}", "option 'by' of pass 'raise-low': 'fast' is not a float"),

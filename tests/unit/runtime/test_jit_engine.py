@@ -99,15 +99,15 @@ def a_chain() -> tuple[Model, int]:
     """Convolutions, an add, pools and a reduction, so that big and small kernels take turns; the result's index."""
     net, shape = Network(), (1, SIDE, SIDE, CHANNELS)
     x, a, b, c = net.border(Storage.INPUT, 0, shape), net.scratch(shape), net.scratch(shape), net.scratch(shape)
-    peak, out = net.scratch((1, 1, 1, CHANNELS)), net.border(Storage.OUTPUT, 0, RESULT)
+    (peak, limit), out = (net.scratch((1, 1, 1, CHANNELS)) for _ in range(2)), net.border(Storage.OUTPUT, 0, RESULT)
     add = Add(
         inputs=(a, b), outputs=(c,), scheme=Scheme.FORM_B, lhs_multiplier=20000, rhs_multiplier=-9000, shift=15,
         clamp_min=-128, clamp_max=127,
     )  # fmt: skip
     steps = [
         net.conv(x, a, 1), net.conv(a, b, 2), add, net.conv(c, b, 3, kernel=1), net.conv(b, a, 4),
-        ReduceMax(inputs=(a,), outputs=(peak,), axes=(1, 2)), Clamp(inputs=(peak,), outputs=(peak,), clamp_min=3, clamp_max=99),
-        Minimum(inputs=(a, peak), outputs=(c,)), net.conv(c, a, 5, kernel=1),
+        ReduceMax(inputs=(a,), outputs=(peak,), axes=(1, 2)), Clamp(inputs=(peak,), outputs=(limit,), clamp_min=3, clamp_max=99),
+        Minimum(inputs=(a, limit), outputs=(c,)), net.conv(c, a, 5, kernel=1),
         MaxPool(inputs=(a,), outputs=(out,), kernel=(2, 2), strides=(2, 2)),
     ]  # fmt: skip
     return net.model(steps), out
