@@ -21,7 +21,7 @@ from hbc_runtime.program import Program
 from .files import write_atomically
 from .options import CompileOptions, pick
 from .report import Report, source_nodes
-from .words import plural
+from .words import plural, shape_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -105,6 +105,7 @@ def _lowered(
         module = frontend.load(source, options.shape_map)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
+    module.metadata.update({f"option.shape.{name}": shape_text(dims) for name, dims in options.shapes})
     nodes = source_nodes(module)
     manager = PassManager(target, on_event=on_event)
     for stage in () if stop_after == "load" else target.pipeline:

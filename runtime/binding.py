@@ -69,7 +69,7 @@ def _bind_one(info: TensorInfo, value: npt.ArrayLike, rounding: Rounding) -> Arr
     if array.shape != info.shape:
         raise _mismatch(info, f"it has shape {array.shape}", _shape_hint(info, array.shape))
     want = info.dtype.numpy
-    if array.dtype == want:
+    if array.dtype.newbyteorder("=") == want:
         dense = np.ascontiguousarray(array, want).reshape(info.shape)  # `ascontiguousarray` makes scalars 1-d
         return dense if dense.flags.aligned else dense.copy()
     if array.dtype.kind != "f":

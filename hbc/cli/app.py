@@ -117,7 +117,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _guarded(arguments: list[str], verbosity: Verbosity) -> int:
     try:
-        returned = cli.main(arguments, prog_name="hbc", standalone_mode=False, obj=verbosity)
+        # Not `cli.main`: it would have its own idea of an interrupt and of a closed pipe.
+        with cli.make_context("hbc", list(arguments), obj=verbosity) as ctx:
+            returned = cli.invoke(ctx)
+    except click.exceptions.Exit as err:
+        return err.exit_code
     except click.UsageError as err:
         command = err.ctx.command_path if err.ctx is not None else "hbc"
         hint = err.hint if isinstance(err, BadCommand) else f"{command} --help"

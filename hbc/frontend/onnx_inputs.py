@@ -28,7 +28,7 @@ _ONE = {0: (1, 2)}
 _QLINEAR = {
     "QLinearConv": _TWO, "QLinearMatMul": _TWO, "QLinearAdd": _TWO, "QLinearMul": _TWO, "QGemm": _TWO,
     "QLinearSigmoid": _ONE, "QLinearLeakyRelu": _ONE, "QLinearSoftmax": _ONE, "QLinearAveragePool": _ONE,
-    "QLinearGlobalAveragePool": _ONE, "QLinearReduceMean": _ONE, "QuantizeLinear": {}, "DequantizeLinear": _ONE,
+    "QLinearGlobalAveragePool": _ONE, "QLinearReduceMean": _ONE, "QLinearWhere": {1: (2, 3), 4: (5, 6)}, "DequantizeLinear": _ONE,
 }  # fmt: skip
 _MOVES = {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "MaxPool"}  # keep a per-tensor scale
 
@@ -186,6 +186,8 @@ def _quant_of(scope: Scope, name: str, t: TensorType, readers: Mapping[str, list
 def _readings(scope: Scope, node: NodeProto, tensor: str, t: TensorType | None, dtype: DType) -> list[Quant]:
     """How `node` reads `tensor`; behind a move (`t` None) only per-tensor readings count."""
     table = _QLINEAR.get(node.op_type, {}) if domain_of(node) in {"", "com.microsoft"} else {}
+    if node.op_type == "QLinearConcat":
+        table = {i: (i + 1, i + 2) for i in range(2, len(node.input), 3)}
     n = Node(scope, node)
     found = []
     for index, (scale, zero) in table.items():

@@ -242,13 +242,19 @@ def _is_known(node: NodeProto, versions: Mapping[str, int]) -> bool:
     return domain == "com.microsoft" or onnx.defs.has(node.op_type, versions.get(domain, 1), domain)
 
 
-def _check_nodes(source: Source, nodes: Sequence[NodeProto]) -> None:
-    """Hold every standard node to ONNX's own schema: operand counts, attribute names and types."""
+def _check_nodes(source: Source, nodes: Iterable[NodeProto]) -> None:
+    """Hold every standard node to ONNX's own schema: operand counts, attribute names and types.
+
+    Of a node with subgraphs, only the nodes inside are checked: the checker knows no outer tensors.
+    """
     context = onnx.checker.C.CheckerContext()
     context.ir_version = max(source.model.ir_version, 3)
     context.opset_imports = {k: v for k, v in source.versions.items() if k in STANDARD}
     for node in nodes:
-        if domain_of(node) not in {"", "ai.onnx.ml"}:
+        inner = list(subgraphs(node))
+        for graph in inner:
+            _check_nodes(source, graph.node)
+        if inner or domain_of(node) not in {"", "ai.onnx.ml"}:
             continue
         try:
             onnx.checker.check_node(node, context)

@@ -35,7 +35,8 @@ def read(source: Source) -> Program:
     """The program in a file (a path: mapped, so constants are read as they are used) or in a buffer.
 
     `read(write(p)) == p`. Raises HbmVersionError for a schema version that this runtime does not know, HbmFormatError
-    for bytes that are not a sound container, HbmError for a path that cannot be read. Constants stay views of `source`.
+    for bytes that are not a sound container, HbmError for a path that cannot be read. Constants stay views of the
+    mapping: replace a file that is in use by renaming another over it, never by writing into it.
     """
     name, data = _open(source)
     with _named(name):

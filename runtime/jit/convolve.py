@@ -298,7 +298,7 @@ def _pairs_up(shape: TileShape, host: Host) -> bool:
     return not shape.wide and shape.lanes == host.lanes
 
 
-def _depthwise_accumulate(e: Emitter, c: Convolution, x: ir.IntType, pixels: int, step: int) -> ir.Function:
+def _depthwise_accumulate(e: Emitter, c: Convolution, x: ir.Type, pixels: int, step: int) -> ir.Function:
     """`void(ptr x, ptr weight, i64 rows, i64 row_bytes, i64 taps, i64 tap_bytes, ptr bias, ptr tile)`.
 
     For one channel vector: tile[pixel, channel] = bias[channel] + Σ over the window of x · weight.
@@ -326,7 +326,7 @@ def _depthwise_accumulate(e: Emitter, c: Convolution, x: ir.IntType, pixels: int
 
 
 def _tap(
-    e: Emitter, shape: TileShape, x: ir.IntType, tile: tuple[int, int], base: ir.Value, state: list[ir.Value]
+    e: Emitter, shape: TileShape, x: ir.Type, tile: tuple[int, int], base: ir.Value, state: list[ir.Value]
 ) -> list[ir.Value]:
     """One kernel position for every pixel of the tile; state is (weight address, accumulators)."""
     weight, *acc = state

@@ -171,7 +171,7 @@ class Emitter:
         one = self.b.insert_element(ir.Constant(ty, ir.Undefined), value, ir.Constant(I32, 0))
         return self.b.shuffle_vector(one, ir.Constant(ty, ir.Undefined), const(I32, 0, lanes))
 
-    def resize(self, value: ir.Value, scalar: ir.IntType, *, signed: bool = True) -> ir.Value:
+    def resize(self, value: ir.Value, scalar: ir.Type, *, signed: bool = True) -> ir.Value:
         """An integer value sign-extended (zero-extended unless `signed`) or truncated to lanes of type `scalar`."""
         have, ty = scalar_of(value).width, vector(scalar, lanes_of(value))
         if have == scalar.width:
@@ -241,7 +241,7 @@ class Emitter:
         for phi, first, later in zip(outs, init, result, strict=True):
             phi.add_incoming(first, entry)
             phi.add_incoming(later, latch)
-        return outs
+        return list(outs)
 
     @contextmanager
     def when(self, condition: ir.Value) -> Iterator[None]:

@@ -181,8 +181,8 @@ def dot2(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         return e.b.add(acc, e.intrinsic(_PAIRWISE[lanes], acc.type, x, y))
     wide = ir.VectorType(I32, 2 * lanes)
     product = e.b.mul(e.b.sext(x, wide), e.b.sext(y, wide))
-    halves = [e.b.shuffle_vector(product, product, const_lanes(range(i, 2 * lanes, 2))) for i in (0, 1)]
-    return e.b.add(acc, e.b.add(*halves))
+    even, odd = (e.b.shuffle_vector(product, product, const_lanes(range(i, 2 * lanes, 2))) for i in (0, 1))
+    return e.b.add(acc, e.b.add(even, odd))
 
 
 def const_lanes(indices: Sequence[int] | range) -> ir.Constant:

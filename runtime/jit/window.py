@@ -100,7 +100,7 @@ class Copy:
     """How rows reach scratch memory: `taken` of a pixel's `pitch` channels, each `repeat` times, as type `to`."""
 
     source: DType
-    to: ir.IntType
+    to: ir.Type
     zero_point: int
     fill: int
     pitch: int

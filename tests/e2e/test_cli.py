@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 
 from hbc.cli.app import VERBS
 from hbc_runtime import hbm
-from tests.e2e.command import environment, hbc
+from tests.e2e.command import environment, hbc, on_terminal
 from tests.e2e.tiny import program, reference_output
 
 
@@ -230,27 +229,6 @@ def _open_once_read(fifo: Path, process: subprocess.Popen[str]) -> int:
         except OSError:  # nobody reads yet
             time.sleep(0.1)
     pytest.fail(f"the process never opened {fifo}")
-
-
-def on_terminal(args: list[str], cwd: Path, **env: str) -> tuple[int, str]:
-    """Status and screen of `hbc ARGS…` with both streams on a terminal."""
-    master, slave = pty.openpty()
-    line = [sys.executable, "-m", "hbc", *args]
-    with subprocess.Popen(
-        line, cwd=cwd, env=environment(TERM="xterm", COLUMNS="100", **env), stdin=slave, stdout=slave, stderr=slave
-    ) as process:
-        os.close(slave)
-        seen = b""
-        while True:
-            try:
-                chunk = os.read(master, 65536)
-            except OSError:  # the other end is closed: Linux says so with EIO
-                break
-            if not chunk:
-                break
-            seen += chunk
-        os.close(master)
-    return process.returncode, seen.decode()
 
 
 def test_errors_are_coloured_on_a_terminal_and_plain_under_no_color(tmp_path: Path) -> None:

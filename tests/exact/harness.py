@@ -119,7 +119,7 @@ def layout(jobs: Sequence[Job]) -> Case:
 
 
 def machines() -> list[Host]:
-    """This CPU, and lesser ones whose code it can run: shorter vectors, fewer registers, no x86 instructions by name."""
+    """This CPU, and lesser ones whose code it runs: shorter vectors, fewer registers, no x86 instructions by name."""
     native = host()
     lesser = [replace(native, lanes=4, registers=32, x86=False)]
     if native.x86:

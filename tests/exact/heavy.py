@@ -1,4 +1,4 @@
-"""Strategies that the tests of heavy kernels share: windows, channel counts, and arrays that reach the ends of their range."""
+"""Strategies that the tests of heavy kernels share: windows, channel counts, arrays that reach their dtype's ends."""
 
 from __future__ import annotations
 

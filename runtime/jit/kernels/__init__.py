@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 from ..registry import collect
+from . import conv, conv_transpose, eltwise, lut, matmul, move, pool, quant, reduce, resize
 
-_NAMES = ("conv", "conv_transpose", "matmul", "pool", "reduce", "quant", "eltwise", "lut", "move", "resize")
-KERNELS = collect(*(import_module(f".{n}", __name__) for n in _NAMES if find_spec(f"{__name__}.{n}")))
+KERNELS = collect(conv, conv_transpose, matmul, pool, reduce, quant, eltwise, lut, move, resize)

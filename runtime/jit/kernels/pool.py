@@ -47,7 +47,8 @@ def emit_avg_pool(k: KernelBuilder, op: AvgPool, ins: Sequence[Tensor | None], o
     by_position = operand(ins, 1).shape != (1,)
 
     def pixel(at: list[ir.Value], inside: list[Inside], position: ir.Value) -> None:
-        count = k.b.mul(*(k.b.sub(end, begin) for begin, end in inside))
+        rows, columns = (k.b.sub(end, begin) for begin, end in inside)
+        count = k.b.mul(rows, columns)
         zero = k.resize(k.b.mul(count, i64(op.x_zero_point)), scalar_of(start))
         index = k.b.add(k.b.mul(at[1], i64(out.shape[2])), at[2]) if by_position else i64(0)
         mult, pre, post = splat_scheme(k, load_scheme(k, ins, 1, index, 1), lanes)

@@ -23,7 +23,7 @@ from .quant import load_scheme
 class Reducer:
     """How elements combine: onto `start` of type `kind`, lane by lane by `combine`, across lanes by LLVM's `across`."""
 
-    kind: ir.IntType
+    kind: ir.Type
     start: int
     combine: Callable[[ir.Value, ir.Value], ir.Value]
     across: str
@@ -109,7 +109,7 @@ def _reduce(k: KernelBuilder, x: Tensor, axes: tuple[int, ...], r: Reducer, fini
             k.store(finish(result, 1), k.outs[0], item)
         else:
             first = k.smin(k.b.mul(number, i64(lanes)), i64(inner.size - lanes))
-            start = [const(r.kind, r.start, lanes)]
+            start: list[ir.Value] = [const(r.kind, r.start, lanes)]
             acc = _nest(k, reduced, k.b.add(base, first), start, lambda at, s: [_join(k, x, r, at, s[0])])
             to = k.b.add(k.b.mul(k.b.sdiv(item, i64(vectors)), i64(inner.size)), first)
             k.store(finish(acc[0], lanes), k.outs[0], to)
@@ -127,7 +127,7 @@ def _along(k: KernelBuilder, x: Tensor, r: Reducer, axes: tuple[list[_Axis], _Ax
         vectors = k.fold(0, whole, state[:1], step, step=lanes)
         return [*vectors, *k.fold(whole, inner.size, state[1:], step)]
 
-    start = [const(r.kind, r.start, lanes), const(r.kind, r.start)]
+    start: list[ir.Value] = [const(r.kind, r.start, lanes), const(r.kind, r.start)]
     many, single = _nest(k, outer, base, start, line)
     if lanes > 1:
         many = k.intrinsic(f"llvm.vector.reduce.{r.across}.{mangled(many.type)}", r.kind, many)

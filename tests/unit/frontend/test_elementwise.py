@@ -129,7 +129,7 @@ def test_clip_bounds_may_be_dequantised_or_computed() -> None:
     net.op("Clip", net.input("x", [30]), low, net.const(F32(0.5)), out="y")
     net.op("Clip", "x", net.input("low", []), out="z")
     net.output("y", "z")
-    module = agrees(net.model(), {"x": floats(9, 30), "low": F32(0.1)}, atol=0)
+    module = agrees(net.model(), {"x": floats(9, 30), "low": np.asarray(0.1, F32)}, atol=0)
     assert names_of(module) == ["clip", "call Clip"]
 
 

@@ -106,7 +106,8 @@ def a_chain() -> tuple[Model, int]:
     )  # fmt: skip
     steps = [
         net.conv(x, a, 1), net.conv(a, b, 2), add, net.conv(c, b, 3, kernel=1), net.conv(b, a, 4),
-        ReduceMax(inputs=(a,), outputs=(peak,), axes=(1, 2)), Clamp(inputs=(peak,), outputs=(limit,), clamp_min=3, clamp_max=99),
+        ReduceMax(inputs=(a,), outputs=(peak,), axes=(1, 2)),
+        Clamp(inputs=(peak,), outputs=(limit,), clamp_min=3, clamp_max=99),
         Minimum(inputs=(a, limit), outputs=(c,)), net.conv(c, a, 5, kernel=1),
         MaxPool(inputs=(a,), outputs=(out,), kernel=(2, 2), strides=(2, 2)),
     ]  # fmt: skip

@@ -47,9 +47,9 @@ Y = np.array([[0, 2, 4], [6, 8, 10]], np.int8)
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
     assert list(a) == list(b)
-    for name in a:
-        assert a[name].dtype == b[name].dtype
-        assert np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f"), name
+    for name, x in a.items():
+        assert x.dtype == b[name].dtype
+        assert np.array_equal(x, b[name], equal_nan=x.dtype.kind == "f"), name
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -186,7 +186,9 @@ def test_a_model_is_chosen_by_name() -> None:
         Session(program, model="second")
 
 
-@pytest.mark.parametrize(("more", "why"), [({"engine": "gpu"}, "known are jit, reference"), ({"threads": 0}, "at least 1")])
+@pytest.mark.parametrize(
+    ("more", "why"), [({"engine": "gpu"}, "known are jit, reference"), ({"threads": 0}, "at least 1")]
+)
 def test_wrong_options_are_refused(more: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Session(program_of(double()), **more)

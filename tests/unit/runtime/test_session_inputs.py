@@ -44,7 +44,7 @@ def test_the_models_own_dtype_is_taken_as_it_is() -> None:
     "view",
     [
         lambda x: x.T.copy().T,
-        lambda x: np.asfortranarray(x),
+        np.asfortranarray,
         lambda x: np.repeat(x, 2, axis=1)[:, ::2],
         lambda x: x[::-1][::-1],
         lambda x: x.astype(x.dtype.newbyteorder(">")),
