@@ -1,4 +1,4 @@
-"""hbc compiles quantised ONNX models for the Horizon BPU into `.hbm` programs, which `hbc_runtime` executes bit for bit.
+"""hbc compiles quantised ONNX models for the Horizon BPU into `.hbm` programs; `hbc_runtime` executes them bit for bit.
 
     import hbc
     hbc.compile("model.onnx", march="nash").save("model.hbm")

@@ -48,17 +48,18 @@ def instructions(model: Model) -> Iterator[isa.Instruction]:
 
 def affine_tensors(model: Model) -> list[Affine]:
     """The tensors that BPU instructions read or write with a zero point, each once, in order (NUMERICS D1)."""
-    found: dict[str, Affine] = {}
+    found: dict[int, Affine] = {}
+    moved: dict[int, int] = {}  # tensor → the tensor whose elements it holds
     for op in instructions(model):
-        if isinstance(op, BORDER):
-            continue
-        for i in (*op.inputs, *(() if isinstance(op, MOVES) else op.outputs)):
+        if isinstance(op, MOVES):
+            moved[op.outputs[0]] = moved.get(op.inputs[0], op.inputs[0])
+        for i in () if isinstance(op, BORDER) else (*op.inputs, *op.outputs):
             quant = model.tensors[i].quant if i >= 0 else None
-            if quant is None or quant.is_symmetric:
-                continue
-            node = op.loc[0] if op.loc else ""
-            name = model.tensors[i].name or f"an operand of {node}"
-            found.setdefault(name, Affine(name, node, next(z for z in quant.zero_point if z)))
+            if quant is not None and not quant.is_symmetric:
+                root = moved.get(i, i)
+                node = op.loc[0] if op.loc else ""
+                name = model.tensors[root].name or model.tensors[i].name or f"an operand of {node}"
+                found.setdefault(root, Affine(name, node, next(z for z in quant.zero_point if z)))
     return list(found.values())
 
 

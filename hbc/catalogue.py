@@ -1,6 +1,6 @@
 """The compiler's tables as rows: ops and what is done with each, instructions, ONNX operators, stages and passes.
 
-Everything here is read off the tables that the compiler itself runs on, so `hbc ops` and `hbc passes` cannot be out of date.
+All of it is read off the tables that the compiler itself runs on, so `hbc ops` and `hbc passes` cannot be out of date.
 """
 
 from __future__ import annotations
@@ -26,12 +26,20 @@ from hbc_runtime.jit.kernels import KERNELS
 
 @dataclass(frozen=True)
 class OpRow:
-    """One op of the IR. `bpu`: how it runs there; `cpu` where it doesn't. `limits`: what the march asks of it."""
+    """One op of the IR. `bpu`: how it runs there; `cpu` where it doesn't."""
 
     name: str
     summary: str
     bpu: str
-    limits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """One constraint that a march puts on ops, in words; `ops` are the ops' names."""
+
+    name: str
+    text: str
+    ops: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,15 +63,19 @@ class PassRow:
     summary: str
 
 
-def op_rows(march: str) -> list[OpRow]:
+def op_rows() -> list[OpRow]:
     """Every op of the IR but the instructions', by name."""
-    plain = {n: cls for n, cls in ops.TABLE.items() if not issubclass(cls, ops.BpuOp)}
-    return [OpRow(n, summary(cls), _how(cls), limits(cls, march)) for n, cls in sorted(plain.items())]
+    return [OpRow(n, summary(cls), _how(cls)) for n, cls in _plain_ops()]
 
 
-def limits(cls: type[Op], march: str) -> tuple[str, ...]:
-    """The march's constraints on ops of `cls`, in words."""
-    return tuple(_one_line(r.text(MARCHES[march])) for r in RULES if issubclass(cls, r.classes))
+def limit_rows(march: str) -> list[LimitRow]:
+    """What a march asks of ops, in the order in which it is asked."""
+    names = {r: tuple(n for n, cls in _plain_ops() if issubclass(cls, r.classes)) for r in RULES}
+    return [LimitRow(r.name, _one_line(r.text(MARCHES[march])), names[r]) for r in RULES]
+
+
+def _plain_ops() -> list[tuple[str, type[Op]]]:
+    return sorted((n, cls) for n, cls in ops.TABLE.items() if not issubclass(cls, ops.BpuOp))
 
 
 def instruction_rows() -> list[InstructionRow]:

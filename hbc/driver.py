@@ -45,6 +45,7 @@ class StageDone:
 
 
 Event = StageBegun | StageDone | PassEvent  # a PassEvent for every pass, between its stage's two
+LISTED = 20  # tensors that a message names before it counts the rest
 OnEvent = Callable[[Event], None]
 
 
@@ -105,7 +106,7 @@ def _lowered(
         module = frontend.load(source, options.shape_map)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
-    module.metadata.update({f"option.shape.{name}": shape_text(dims) for name, dims in options.shapes})
+    module.metadata.update({f"option.shape.{name}": shape_text(dims) for name, dims in options.shape_map.items()})
     nodes = source_nodes(module)
     manager = PassManager(target, on_event=on_event)
     for stage in () if stop_after == "load" else target.pipeline:
@@ -134,10 +135,18 @@ def _refuse(report: Report, options: CompileOptions) -> None:
     """EmitError for what the options rule out."""
     if options.strict and report.affine:
         rows = [f"{t.tensor!r}, {t.detail} (node {t.node!r})" for t in report.affine]
-        why = "the BPU multiplies integers that stand for reals without an offset:\n" + "\n".join(rows)
+        rest = [f"and {len(rows) - LISTED} more"] if len(rows) > LISTED else []
+        why = "\n".join(["the BPU multiplies integers that stand for reals without an offset:", *rows[:LISTED], *rest])
         hint = "quantise activations symmetrically (i8, zero point 0), or compile without --strict"
-        raise error(EmitError, f"{plural(len(rows), 'tensor')} with a zero point, which a real BPU would refuse", why=why, hint=hint)
+        raise error(
+            EmitError,
+            f"{plural(len(rows), 'tensor')} with a zero point, which a real BPU would refuse",
+            why=why,
+            hint=hint,
+        )
     reasons = [r for s in report.segments if s.device == "cpu" for r in s.reasons]
     if reasons and not options.cpu_fallback:
         hint = "change these nodes, or allow the CPU (leave out --no-cpu-fallback)"
-        raise error(EmitError, f"{plural(len(reasons), 'node')} would run on the CPU", why="\n".join(reasons), hint=hint)
+        raise error(
+            EmitError, f"{plural(len(reasons), 'node')} would run on the CPU", why="\n".join(reasons), hint=hint
+        )

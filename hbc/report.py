@@ -17,7 +17,9 @@ from hbc_runtime.program import BpuSegment, Model, Program
 from .analysis import HighPrecision, affine_tensors, high_precision, macs, wide_accumulators
 
 # What rewrites absorb by the hundred. A reader of the table wants the layers; the JSON has everything.
-QUANT_NODES = frozenset({"QuantizeLinear", "DequantizeLinear", "HzQuantize", "HzDequantize", "HzCalibration", "Constant", "Initializer"})
+QUANT_NODES = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "HzQuantize", "HzDequantize", "HzCalibration", "Constant", "Initializer"}
+)
 DEVICES = ("bpu", "cpu", "host")  # where several ops of one node differ, the first of these speaks for the node
 FOLDED = "folded"
 
@@ -101,7 +103,9 @@ class Report:
             march=program.march,
             arith=program.arith,
             nodes=node_rows(module.graph.ops, source),
-            outputs=tuple(_output(info.name, info.shape, info.dtype.text, high_precision(model, info)) for info in model.outputs),
+            outputs=tuple(
+                _output(info.name, info.shape, info.dtype.text, high_precision(model, info)) for info in model.outputs
+            ),
             affine=tuple(TensorRow(a.name, a.node, f"zero point {a.zero_point}") for a in affine_tensors(model)),
             requantized=_requantized(model, made),
             wide=tuple(TensorRow(w.name, w.node, f"up to 2^{w.bits}") for w in wide_accumulators(model)),

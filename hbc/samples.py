@@ -34,9 +34,13 @@ def load_samples(path: Path, inputs: Sequence[TensorInfo]) -> list[Sample]:
     if not isinstance(loaded, dict):
         if len(inputs) != 1:
             hint = "save a .npz with one key per input"
-            raise error(SampleError, "one array can't fill several inputs", where=str(path), why=_listing(inputs), hint=hint)
+            raise error(
+                SampleError, "one array can't fill several inputs", where=str(path), why=_listing(inputs), hint=hint
+            )
         return [{inputs[0].name: loaded}]
-    numbers = sorted({int(m[1]) for k in loaded for i in inputs if (m := re.fullmatch(rf"in(\d+)__{re.escape(i.name)}", k))})
+    numbers = sorted(
+        {int(m[1]) for k in loaded for i in inputs if (m := re.fullmatch(rf"in(\d+)__{re.escape(i.name)}", k))}
+    )
     found = [_sample(loaded, inputs, f"in{n}__", path) for n in numbers]
     return found or [_sample(loaded, inputs, "", path)]
 

@@ -79,19 +79,23 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Compile quantised ONNX models for the Horizon BPU, and run them bit for bit.
+    r"""Compile quantised ONNX models for the Horizon BPU, and run them bit for bit.
 
     \b
     Start with:   hbc compile model.onnx --march nash -o model.hbm
                   hbc check model.onnx --march nash
                   hbc run model.hbm --random 0
 
-    Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check found
-    a difference, 70 a bug in hbc.
+    Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check
+    found a difference, 70 a bug in hbc.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -156,7 +160,9 @@ def _failed(err: Exception, arguments: list[str], verbosity: Verbosity) -> int:
         screen.diagnostic(Diagnostic(title=err.strerror or str(err), loc=where))
         return CANNOT
     if isinstance(err, MemoryError):
-        screen.diagnostic(Diagnostic(title="out of memory", why=str(err), hint="a smaller --shape, or a larger machine"))
+        screen.diagnostic(
+            Diagnostic(title="out of memory", why=str(err), hint="a smaller --shape, or a larger machine")
+        )
         return CANNOT
     screen.error(f"{type(err).__name__}: {err}" if str(err) else type(err).__name__, "internal error:")
     _ask_to_report(screen, str(_write_crash(err, arguments)))
@@ -170,8 +176,8 @@ def _is_runtime_error(err: Exception) -> bool:
 
 def _ask_to_report(screen: Screen, folder: str) -> None:
     screen.error(
-        f"in hbc, not in your model\n   = try:  report it, with the folder {folder!r}: it holds what is needed to see it"
-        " again\n   = note: HBC_DEBUG=1 shows the traceback",
+        f"in hbc, not in your model\n   = try:  report it, with the folder {folder!r}: it holds what is needed to"
+        " see it again\n   = note: HBC_DEBUG=1 shows the traceback",
         "this is a bug",
     )
 

@@ -29,10 +29,23 @@ SHOWN = 10  # inner tensors shown with --tensors, the farthest first
 @click.argument("model", type=PATH)
 @model_options
 @click.option("--hbm", type=PATH, help="Check this program instead of compiling MODEL.")
-@click.option("-i", "--input", "inputs", type=PATH, help="A .npz of samples (keys NAME, in_NAME or in<i>__NAME), or a .npy.")
-@click.option("--samples", type=click.IntRange(min=1), default=None, help="How many random samples, or of the file's.  [default: 2; all]")
+@click.option(
+    "-i", "--input", "inputs", type=PATH, help="Samples: a .npz with keys NAME, in_NAME or in<i>__NAME, or a .npy."
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    default=None,
+    help="How many random samples, or of the file's.  [default: 2; all]",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random samples.")
-@click.option("--tolerance", type=click.FloatRange(-1, 1), default=TOLERANCE, show_default=True, help="The least cosine to ONNX Runtime's unoptimised run.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(-1, 1),
+    default=TOLERANCE,
+    show_default=True,
+    help="The least cosine to ONNX Runtime's unoptimised run.",
+)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores for one run.")
 @click.option("--tensors", is_flag=True, help=f"Show the {SHOWN} inner tensors that are farthest off.")
 @click.option("--no-tensors", is_flag=True, help="Don't look inside: quicker, for large models.")
@@ -56,7 +69,7 @@ def command(
     no_tensors: bool,
     as_json: bool,
 ) -> int:
-    """Compile MODEL, run it, and compare with ONNX Runtime.
+    r"""Compile MODEL, run it, and compare with ONNX Runtime.
 
     An output passes where its cosine to ONNX Runtime's unoptimised run is at least the tolerance, or at least that of
     ONNX Runtime's own optimised run. Exit status 3 where one doesn't.
@@ -73,9 +86,7 @@ def command(
     main = program.models[0]
     drawn = load_samples(inputs, main.inputs)[:samples] if inputs else random_samples(main, samples or 2, seed)
     with out.working(f"comparing {plural(len(drawn), 'sample')} with ONNX Runtime"):
-        result = check_program(
-            program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors
-        )
+        result = check_program(program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors)
     if as_json:
         out.json({"model": str(model), "march": program.march, "arith": program.arith, **result.as_dict()})
     else:
@@ -96,9 +107,9 @@ def _show(out: Screen, result: CheckResult, tensors: bool) -> None:
     if worst is not None:
         made = f", made by {', '.join(repr(n) for n in worst.nodes)}" if worst.nodes else ""
         out.result(f"farthest tensor: {worst.name!r} ({worst.op}{made}): {_words(worst.difference)}")
-    verdict = "passed" if result.passed else "DIFFERENT"
+    verdict, style = ("passed", "bold green") if result.passed else ("DIFFERENT", "bold red")
     how = f"cosine at least {result.tolerance:g}, or no farther than ONNX Runtime's optimiser moves it"
-    out.result(Text(f"{verdict}: {plural(result.samples, 'sample')}, {how}", style="bold green" if result.passed else "bold red"))
+    out.result(Text(f"{verdict}: {plural(result.samples, 'sample')}, {how}", style=style))
 
 
 def _outputs(result: CheckResult) -> Table:
@@ -109,27 +120,28 @@ def _outputs(result: CheckResult) -> Table:
 def _output_cells(o: OutputResult) -> tuple[object, ...]:
     verdict = Text("ok", style="green") if o.passed else Text("different", style="bold red")
     own = "" if o.ort_cosine is None else f"{o.ort_cosine:.6f}"
-    d = o.difference
-    return o.name, f"{d.equal:.2%}", f"{d.max_abs:.4g}", _quanta(d), f"{d.cosine:.6f}", own, _share(d.argmax), verdict
+    return o.name, *_figures(o.difference), own, _share(o.difference.argmax), verdict
 
 
 def _tensors(result: CheckResult) -> Table:
     columns = ("tensor", "made by", "as", "equal", "max diff", "in quanta", "cosine")
     worst = sorted(result.tensors, key=lambda t: t.difference.cosine)[:SHOWN]
-    rows = (
-        (t.name, ", ".join(t.nodes), t.op, f"{t.difference.equal:.2%}", f"{t.difference.max_abs:.4g}", _quanta(t.difference), f"{t.difference.cosine:.6f}")
-        for t in worst
-    )  # fmt: skip
-    return table(columns, rows, right=columns[3:], title=f"{plural(len(result.tensors), 'inner tensor')} compared, on the first sample")
+    rows = ((t.name, ", ".join(t.nodes), t.op, *_figures(t.difference)) for t in worst)
+    title = f"{plural(len(result.tensors), 'inner tensor')} compared, on the first sample"
+    return table(columns, rows, right=columns[3:], title=title)
+
+
+def _figures(d: Difference) -> tuple[str, str, str, str]:
+    return f"{d.equal:.2%}", f"{d.max_abs:.4g}", _quanta(d), f"{d.cosine:.6f}"
 
 
 def _words(d: Difference) -> str:
-    quanta = f" ({_quanta(d)} quanta)" if d.max_quanta is not None else ""
+    quanta = "" if d.max_quanta is None else " (1 quantum)" if _quanta(d) == "1" else f" ({_quanta(d)} quanta)"
     return f"cosine {d.cosine:.6f}, {d.equal:.2%} equal, largest difference {d.max_abs:.4g}{quanta}"
 
 
 def _quanta(d: Difference) -> str:
-    return "" if d.max_quanta is None else f"{d.max_quanta:.3g}"
+    return "" if d.max_quanta is None else f"{d.max_quanta:.4g}"
 
 
 def _share(value: float | None) -> str:

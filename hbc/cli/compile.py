@@ -29,7 +29,9 @@ STDOUT = Path("-")
 @model_options
 @click.option("--explain", is_flag=True, help="Show where each node runs and why.")
 @click.option("--emit", type=click.Choice(["hbm", "hbir"]), default="hbm", help="Write the program, or the IR's text.")
-@click.option("--stop-after", metavar="STAGE", help="With --emit hbir: the stage after which to stop; see `hbc passes`.")
+@click.option(
+    "--stop-after", metavar="STAGE", help="With --emit hbir: the stage after which to stop; see `hbc passes`."
+)
 @click.option("--locs", is_flag=True, help="With --emit hbir: with source locations.")
 @json_flag
 @verbosity
@@ -48,7 +50,7 @@ def command(
     locs: bool,
     as_json: bool,
 ) -> None:
-    """Compile MODEL (.onnx) into a .hbm program.
+    r"""Compile MODEL (.onnx) into a .hbm program.
 
     \b
     hbc compile model.onnx                            model.hbm, for nash-e

@@ -21,7 +21,7 @@ PIPED_WIDTH = 1000  # columns for tables that no terminal folds: a line stays a 
 
 @dataclass
 class Verbosity:
-    """How much of the story is told: `-q` nothing but errors, `-v` timings too, and also where stderr is no terminal."""
+    """How much of the story is told: with `-q` errors alone, with `-v` timings too, and to a pipe as well."""
 
     quiet: bool = False
     verbose: bool = False

@@ -89,13 +89,14 @@ def quant_cells(quant: Quant | None) -> tuple[str, str]:
 def _segment_table(model: Model, number: int, segment: Segment, locs: bool) -> Table:
     title = f"segment {number} {segment.name}"
     if isinstance(segment, CpuSegment):
-        rows = [(r,) for r in segment.reasons] or [(n,) for n in segment.loc]
-        return table(("node, and why it is here",), rows, title=f"{title}: cpu, {human_bytes(len(segment.onnx))} of ONNX")
+        reasons = [(r,) for r in segment.reasons or segment.loc]
+        title += f": cpu, {human_bytes(len(segment.onnx))} of ONNX"
+        return table(("node, and why it is here",), reasons, title=title)
     columns = ("#", "instruction", "reads", "makes", "attributes", *(["from"] if locs else []))
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (i, op.opcode.name.lower(), *_instruction_cells(model, op), *([", ".join(op.loc)] if locs else []))
         for i, op in enumerate(segment.instructions)
-    ]  # type: ignore[misc]
+    ]
     return table(columns, rows, title=f"{title}: bpu, {plural(len(rows), 'instruction')}", right=("#",))
 
 
@@ -116,11 +117,11 @@ def attributes(op: Instruction) -> dict[str, Any]:
 
 
 def _arena_table(model: Model) -> Table:
-    placed = sorted((t.offset, t.offset + t.nbytes, i) for i, t in enumerate(model.tensors) if t.storage is Storage.ARENA)
+    placed = [(t.offset, t.offset + t.nbytes, i, t) for i, t in enumerate(model.tensors) if t.storage is Storage.ARENA]
     rows = []
-    for begin, end, i in placed:
-        t = model.tensors[i]
-        rows.append((f"{begin}", f"{end}", f"%{i}", t.name, f"{t.dtype.text}[{shape_text(t.shape)}]", *quant_cells(t.quant)))
+    for begin, end, i, t in sorted(placed, key=lambda row: row[:3]):
+        kind = f"{t.dtype.text}[{shape_text(t.shape)}]"
+        rows.append((begin, end, f"%{i}", t.name, kind, *quant_cells(t.quant)))
     title = f"arena: {model.arena_size} bytes"
     return table(("from", "to", "", "tensor", "type", "scale", "zero point"), rows, title=title, right=("from", "to"))
 

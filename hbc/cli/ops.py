@@ -6,14 +6,16 @@ import dataclasses
 
 import click
 
-from hbc.catalogue import instruction_rows, markdown, onnx_operators, op_rows
+from hbc.catalogue import instruction_rows, limit_rows, markdown, onnx_operators, op_rows
 from hbc.options import march_named
 
 from .console import Screen
 from .params import SETTINGS, json_flag, march_option, screen, verbosity
 from .render import table
 
-OP_COLUMNS = ("op", "on the BPU", "what it is", "limits")
+OP_COLUMNS = ("op", "on the BPU", "what it is")
+LIMIT_COLUMNS = ("limit", "what it says", "of")
+MANY = 8  # ops that a row names; a rule over more is a rule over arithmetic at large
 INSTRUCTION_COLUMNS = ("number", "instruction", "reference", "jit", "what it does")
 
 
@@ -35,8 +37,16 @@ def command(march: str, as_markdown: bool, as_json: bool) -> None:
         _tables(out, name)
 
 
-def _op_cells(march: str) -> list[tuple[str, ...]]:
-    return [(r.name, r.bpu, r.summary, " ".join(r.limits)) for r in op_rows(march)]
+def _op_cells() -> list[tuple[str, ...]]:
+    return [(r.name, r.bpu, r.summary) for r in op_rows()]
+
+
+def _limit_cells(march: str) -> list[tuple[str, ...]]:
+    return [(r.name, r.text, _named(r.ops)) for r in limit_rows(march)]
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= MANY else f"{len(names)} ops"
 
 
 def _instruction_cells() -> list[tuple[str, ...]]:
@@ -45,7 +55,9 @@ def _instruction_cells() -> list[tuple[str, ...]]:
 
 
 def _tables(out: Screen, march: str) -> None:
-    out.result(table(OP_COLUMNS, _op_cells(march), title=f"ops on {march}"))
+    out.result(table(OP_COLUMNS, _op_cells(), title="ops"))
+    out.result("")
+    out.result(table(LIMIT_COLUMNS, _limit_cells(march), title=f"limits of {march}"))
     out.result("")
     out.result(table(INSTRUCTION_COLUMNS, _instruction_cells(), title="instructions", right=("number",)))
     for domain, names in onnx_operators().items():
@@ -53,7 +65,8 @@ def _tables(out: Screen, march: str) -> None:
 
 
 def _markdown(out: Screen, march: str) -> None:
-    out.raw(f"## Ops on {march}\n\n{markdown(OP_COLUMNS, _op_cells(march))}")
+    out.raw(f"## Ops\n\n{markdown(OP_COLUMNS, _op_cells())}")
+    out.raw(f"\n## Limits of {march}\n\n{markdown(LIMIT_COLUMNS, _limit_cells(march))}")
     out.raw(f"\n## Instructions\n\n{markdown(INSTRUCTION_COLUMNS, _instruction_cells())}")
     rows = [(_domain(domain), ", ".join(names)) for domain, names in onnx_operators().items()]
     out.raw(f"\n## ONNX operators\n\n{markdown(('domain', 'operators'), rows)}")
@@ -63,7 +76,8 @@ def _json(out: Screen, march: str) -> None:
     out.json(
         {
             "march": march,
-            "ops": [dataclasses.asdict(r) for r in op_rows(march)],
+            "ops": [dataclasses.asdict(r) for r in op_rows()],
+            "limits": [dataclasses.asdict(r) for r in limit_rows(march)],
             "instructions": [dataclasses.asdict(r) for r in instruction_rows()],
             "onnx": onnx_operators(),
         }

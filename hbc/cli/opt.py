@@ -30,12 +30,18 @@ TEXT_STARTS = (b"//", b"module", b"graph")  # what `.hbir` begins with; a model 
 
 @click.command(context_settings=SETTINGS)
 @click.argument("source", type=PATH)
-@click.option("-p", "--passes", "passes_text", metavar="PASSES", help="Passes to run, such as fuse-conv,dce; see `hbc passes`.")
+@click.option(
+    "-p", "--passes", "passes_text", metavar="PASSES", help="Passes to run, such as fuse-conv,dce; see `hbc passes`."
+)
 @click.option("--stage", metavar="STAGE", help="A whole stage to run.")
 @click.option("--march", metavar="M", help="The march.  [default: the module's own]")
 @click.option("--arith", metavar="A", help="The arithmetic.  [default: the module's own]")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input that a model leaves open.")
-@click.option("-o", "--output", type=PATH, help="Write here in place of stdout; large constants go to the .npz beside it.")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input that a model leaves open."
+)
+@click.option(
+    "-o", "--output", type=PATH, help="Write here in place of stdout; large constants go to the .npz beside it."
+)
 @click.option("--print-after", metavar="PASS", help="Show the module on stderr each time after this pass (or `all`).")
 @click.option("--verify-only", is_flag=True, help="Check the module and print nothing.")
 @click.option("--locs", is_flag=True, help="Print source locations.")
@@ -54,7 +60,7 @@ def command(
     locs: bool,
     elide: bool,
 ) -> None:
-    """Run single passes or a stage on SOURCE (.hbir text, or a model) and print the module.
+    r"""Run single passes or a stage on SOURCE (.hbir text, or a model) and print the module.
 
     \b
     hbc opt model.onnx                         the module as it was taken in

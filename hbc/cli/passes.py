@@ -36,7 +36,8 @@ def command(march: str, as_markdown: bool, as_json: bool) -> None:
 
 def _cells(rows: list[PassRow], *, repeat: bool) -> list[tuple[str, ...]]:
     """Cells by row; a stage's name stands beside its first pass alone unless `repeat`."""
-    cells, last = [], None
+    cells: list[tuple[str, ...]] = []
+    last = None
     for r in rows:
         stage = r.stage or "(no stage)"
         cells.append((stage if repeat or stage != last else "", r.name, r.options, r.summary))

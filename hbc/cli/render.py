@@ -16,9 +16,18 @@ from .console import printable
 DEVICE_STYLES = {"bpu": "green", "host": "cyan", "cpu": "yellow", "folded": "dim"}
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", right: Sequence[str] = ()) -> Table:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", right: Sequence[str] = ()
+) -> Table:
     """A plain table: the columns in `right` are numbers and stand on the right."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
@@ -43,7 +52,12 @@ def _node_cells(n: NodeRow) -> tuple[object, ...]:
 def outputs_table(report: Report) -> Table:
     """Which outputs keep the accumulator's precision."""
     rows = [
-        (o.name, o.dtype, shape_text(o.shape), f"i32 accumulator, {plural(o.scales, 'scale')}" if o.high_precision else "requantised")
+        (
+            o.name,
+            o.dtype,
+            shape_text(o.shape),
+            f"i32 accumulator, {plural(o.scales, 'scale')}" if o.high_precision else "requantised",
+        )
         for o in report.outputs
     ]
     return table(("output", "dtype", "shape", "precision"), rows)

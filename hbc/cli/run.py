@@ -26,10 +26,19 @@ from .render import table
 
 @click.command(context_settings=SETTINGS)
 @click.argument("program", type=PATH)
-@click.option("-i", "--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="A .npy for input NAME, or a .npz by names; repeatable.")
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="A .npy for input NAME, or a .npz by names; repeatable.",
+)
 @click.option("--random", "seed", type=int, metavar="SEED", help="Draw inputs that no file gives at random.")
 @click.option("-o", "--output", type=PATH, help="Write the outputs to this .npz.")
-@click.option("--reference", is_flag=True, help="Use the NumPy reference in place of machine code: slow, the same integers.")
+@click.option(
+    "--reference", is_flag=True, help="Use the NumPy reference in place of machine code: slow, the same integers."
+)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores for one run.")
 @json_flag
 @verbosity
@@ -42,7 +51,7 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Run PROGRAM (.hbm) on arrays, and show or save its outputs.
+    r"""Run PROGRAM (.hbm) on arrays, and show or save its outputs.
 
     \b
     hbc run model.hbm --input image=x.npy -o out.npz
@@ -117,7 +126,9 @@ def _one_array(path: Path, name: str) -> np.ndarray[Any, Any]:
 def describe(info: TensorInfo, y: np.ndarray[Any, Any]) -> dict[str, Any]:
     """An output in figures, for `--json`."""
     finite = y[np.isfinite(y)] if y.dtype.kind == "f" else y
-    figures = {"min": finite.min().item(), "max": finite.max().item(), "mean": float(finite.mean())} if finite.size else {}
+    figures = (
+        {"min": finite.min().item(), "max": finite.max().item(), "mean": float(finite.mean())} if finite.size else {}
+    )
     argmax = int(y.argmax()) if y.size else None
     return {"name": info.name, "dtype": info.dtype.text, "shape": list(y.shape), **figures, "argmax": argmax}
 
@@ -131,7 +142,9 @@ def _cells(info: TensorInfo, y: np.ndarray[Any, Any]) -> tuple[object, ...]:
 
 def _save(path: Path, results: Mapping[str, np.ndarray[Any, Any]]) -> None:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez can't take every name: `file`, for one
+    with zipfile.ZipFile(
+        buffer, "w", zipfile.ZIP_DEFLATED
+    ) as archive:  # np.savez can't take every name: `file`, for one
         for name, y in results.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, y, allow_pickle=False)

@@ -14,7 +14,7 @@ from .console import Screen
 class StageLines:
     """Called with each event: a spinner while a stage runs, a line when it is done.
 
-        quantize    7 passes    31 rewrites     120 ms
+    quantize    7 passes    31 rewrites     120 ms
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -30,7 +30,8 @@ class StageLines:
         if isinstance(event, StageBegun):
             self.spinner.enter_context(self.screen.working(event.name))
             return
-        counts = f"{event.passes:3} passes {event.rewrites:6} rewrites" if event.passes else " " * 26
+        passes = "pass" if event.passes == 1 else "passes"
+        counts = f"{event.passes:3} {passes:6} {event.rewrites:6} rewrites" if event.passes else " " * 26
         self.screen.story(f"  {event.name:<10} {counts} {human_seconds(event.seconds):>9}")
 
     def __enter__(self) -> StageLines:

@@ -57,6 +57,7 @@ def parse(data: bytes, file: str) -> ModelProto:
 
 def prepare(source: Source) -> Source:
     """`source` with functions inlined and `nodes` filled in: those that outputs depend on, each after its operands."""
+    _require_text(source)
     source = replace(source, versions=_versions(source), model=_inlined(source))
     graph = source.graph
     if graph.sparse_initializer:
@@ -109,6 +110,34 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
             yield a.g
         elif a.type == onnx.AttributeProto.GRAPHS:
             yield from a.graphs
+
+
+def _require_text(source: Source) -> None:
+    """FrontendError where a name is no UTF-8 (protobuf hands such names out as bytes): nothing could be said of it."""
+    model = source.model
+    names = [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
+    names += [text for f in model.functions for n in f.node for text in _node_texts(n)]
+    wrong = [text for text in (*names, *_texts(model.graph)) if not isinstance(text, str)]
+    if wrong:
+        shown = repr(wrong[0])[:60]
+        hint = "export or download the model again"
+        raise problem("a name in the file is not UTF-8 text", where=source.file, why=f"it is {shown}", hint=hint)
+
+
+def _texts(graph: GraphProto) -> Iterator[object]:
+    yield graph.name
+    yield from (t.name for t in graph.initializer)
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        yield info.name
+        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from _node_texts(node)
+
+
+def _node_texts(node: NodeProto) -> Iterator[object]:
+    yield from (node.name, node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute))
+    for inner in subgraphs(node):
+        yield from _texts(inner)
 
 
 def _versions(source: Source) -> dict[str, int]:

@@ -190,7 +190,9 @@ def test_inspect_as_json_has_everything_but_the_constants(tiny: Path, tmp_path: 
 
 def test_a_reader_that_stops_reading_is_no_error_message(tiny: Path, tmp_path: Path) -> None:
     line = f"{sys.executable} -m hbc inspect {tiny} --json | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     assert done.returncode in {0, 141}  # 0 where the pipe took everything before its reader was gone
 
@@ -205,7 +207,9 @@ INTERRUPTIBLE = (
 )
 
 
-@pytest.mark.parametrize(("number", "status", "words"), [(signal.SIGINT, 130, "hbc: interrupted\n"), (signal.SIGTERM, 143, "")])
+@pytest.mark.parametrize(
+    ("number", "status", "words"), [(signal.SIGINT, 130, "hbc: interrupted\n"), (signal.SIGTERM, 143, "")]
+)
 def test_a_signal_ends_the_command_quietly(number: int, status: int, words: str, tiny: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.npy")
     line = [sys.executable, "-c", INTERRUPTIBLE, "run", str(tiny), "--input", "x=x.npy"]

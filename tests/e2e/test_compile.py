@@ -89,7 +89,9 @@ def test_json_holds_the_report_and_nothing_else_is_on_stdout(models: Path, tmp_p
     assert report["outputs"][0]["scales"] == 4
 
 
-def test_explain_tells_where_each_node_runs_on_stdout(models: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_tells_where_each_node_runs_on_stdout(
+    models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compile", str(models / "cpu.onnx"), "--explain"]) == 0
     captured = capsys.readouterr()
     assert re.search(r"^Conv_c1 +Conv +bpu +.*Relu_r1", captured.out, re.MULTILINE)
@@ -140,7 +142,9 @@ def test_an_open_batch_is_asked_for_and_bound_by_shape(
     assert ("shape.x", "2x3x8x8") in load(here / "open.hbm").build.options
 
 
-def test_the_model_is_not_overwritten_by_its_program(models: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_is_not_overwritten_by_its_program(
+    models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (models / "good.onnx").read_bytes()
     assert main(["compile", str(models / "good.onnx"), "-o", str(models / "good.onnx")]) == 2
     assert "is the model itself" in capsys.readouterr().err
@@ -177,7 +181,9 @@ def test_a_file_that_is_no_model_has_status_1_and_a_reason(
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_a_model_cut_short_has_status_1(share: float, models: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_cut_short_has_status_1(
+    share: float, models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = (models / "good.onnx").read_bytes()
     (here / "m.onnx").write_bytes(data[: int(len(data) * share)])
     assert main(["compile", "m.onnx"]) == 1
@@ -187,7 +193,9 @@ def test_a_model_cut_short_has_status_1(share: float, models: Path, here: Path, 
 
 
 @pytest.mark.parametrize(("name", "words"), [("none.onnx", "there is no such file"), (".", "this is a folder")])
-def test_a_path_that_is_no_file_has_status_1(name: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_no_file_has_status_1(
+    name: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compile", name, "-o", "m.hbm"]) == 1
     err = capsys.readouterr().err
     assert words in err
@@ -247,7 +255,9 @@ def emitted(model: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_opt_stage_by_stage_gives_what_compile_gives(models: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_opt_stage_by_stage_gives_what_compile_gives(
+    models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = emitted(models / "good.onnx", "load", capsys)
     for stage in STAGES:
         (here / "in.hbir").write_text(text)
@@ -266,7 +276,9 @@ def test_opt_prints_what_it_reads(models: Path, here: Path, capsys: pytest.Captu
     assert 'loc("Conv_c1"' in text
 
 
-def test_opt_writes_large_constants_beside_the_text(models: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_opt_writes_large_constants_beside_the_text(
+    models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["opt", str(models / "good.onnx"), "-o", "out.hbir"]) == 0
     assert sorted(p.name for p in here.iterdir()) == ["out.hbir", "out.npz"]
     assert main(["opt", "out.hbir"]) == 0
@@ -278,7 +290,9 @@ def test_opt_writes_large_constants_beside_the_text(models: Path, here: Path, ca
 def test_opt_runs_named_passes_and_shows_the_module_after_one(
     models: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["opt", str(models / "good.onnx"), "-p", "canonicalize,fuse-conv,dce", "--print-after", "fuse-conv"]) == 0
+    assert (
+        main(["opt", str(models / "good.onnx"), "-p", "canonicalize,fuse-conv,dce", "--print-after", "fuse-conv"]) == 0
+    )
     out, err = capsys.readouterr()
     assert out.count("conv2d") == 2
     assert err.startswith("// after fuse-conv\n")
@@ -370,7 +384,9 @@ def test_a_real_model_compiles_and_checks(variant: str, here: Path, capsys: pyte
 
 def test_compile_takes_a_path_bytes_and_a_model(models: Path) -> None:
     data = (models / "good.onnx").read_bytes()
-    made = [api.compile(s) for s in (models / "good.onnx", str(models / "good.onnx"), data, onnx.load_from_string(data))]
+    made = [
+        api.compile(s) for s in (models / "good.onnx", str(models / "good.onnx"), data, onnx.load_from_string(data))
+    ]
     x = np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(np.float32)
     outputs = [Session(c.program).run({"x": x})["y"] for c in made]
     assert all(np.array_equal(y, outputs[0]) for y in outputs)

@@ -113,7 +113,9 @@ class Graph:
 
     def model(self, inputs: dict[str, list[int | str]], outputs: dict[str, list[int | str]]) -> onnx.ModelProto:
         """The checked model."""
-        infos = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in d.items()] for d in (inputs, outputs)]
+        infos = [
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in d.items()] for d in (inputs, outputs)
+        ]
         graph = helper.make_graph(self.nodes, "tiny", infos[0], infos[1], self.initialisers)
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
         onnx.checker.check_model(made)
@@ -129,12 +131,16 @@ def qdq_model(*, batch: int | str = 1, affine: bool = False, tail: str = "") -> 
     zero = {False: np.int8(0), True: np.uint8(117)}[affine]
     g = Graph()
     x = g.qdq("x", 0.02, zero)
-    w1 = g.weight("w1", rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8), rng.uniform(0.001, 0.004, 8).astype(np.float32), 0)
+    w1 = g.weight(
+        "w1", rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8), rng.uniform(0.001, 0.004, 8).astype(np.float32), 0
+    )
     b1 = g.const("b1", rng.normal(0, 0.2, 8).astype(np.float32))
     g.node("Conv", [x, w1, b1], "c1", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     g.node("Relu", ["c1"], "r1")
     r1 = g.qdq("r1", 0.015, {False: np.int8(0), True: np.uint8(3)}[affine])
-    w2 = g.weight("w2", rng.integers(-127, 128, (4, 8, 1, 1)).astype(np.int8), rng.uniform(0.002, 0.006, 4).astype(np.float32), 0)
+    w2 = g.weight(
+        "w2", rng.integers(-127, 128, (4, 8, 1, 1)).astype(np.int8), rng.uniform(0.002, 0.006, 4).astype(np.float32), 0
+    )
     g.node("Conv", [r1, w2], "c2" if tail else "y", kernel_shape=[1, 1])
     if tail:
         g.node(tail, ["c2"], "y")

@@ -17,7 +17,7 @@ from .light import arrays, scheme_operands
 
 Array = npt.NDArray[Any]
 Parameters = tuple["Array | None", "Array | None", "Array | None"]
-EXACT = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXACT = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ACTIVATIONS = st.sampled_from([np.int8, np.int16])
 CHANNELS = st.sampled_from([1, 2, 3, 5, 8, 16, 17, 33, 40, 64, 72])
 SCHEMES = st.sampled_from(list(Scheme))

@@ -1,4 +1,4 @@
-"""The runtime alone, as a device has it: an environment with numpy, flatbuffers and llvmlite, and of ours `hbc_runtime`.
+"""The runtime alone, as a device has it: an environment with numpy, flatbuffers, llvmlite, and of ours `hbc_runtime`.
 
 A program that runs here needs neither the compiler nor onnx nor torch.
 """

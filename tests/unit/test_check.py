@@ -142,7 +142,9 @@ def test_samples_are_found_under_each_way_of_naming_them(tmp_path: Path) -> None
     np.savez(tmp_path / "plain.npz", x=a, other=b)
     np.savez(tmp_path / "in.npz", in_x=b)
     np.savez(tmp_path / "many.npz", in10__x=b, in2__x=a, noopt0__y=b)
-    found = {f: [s["x"] for s in load_samples(tmp_path / f, inputs)] for f in ("a.npy", "plain.npz", "in.npz", "many.npz")}
+    found = {
+        f: [s["x"] for s in load_samples(tmp_path / f, inputs)] for f in ("a.npy", "plain.npz", "in.npz", "many.npz")
+    }
     assert all(np.array_equal(got, want) for got, want in zip(found["many.npz"], [a, b], strict=True))
     assert [np.array_equal(found[f][0], w) for f, w in (("a.npy", a), ("plain.npz", a), ("in.npz", b))] == [True] * 3
 

@@ -49,8 +49,7 @@ class Net:
         return name
 
     def op(self, op_type: str, *inputs: str, out: str | Sequence[str] = "", domain: str = "", **attrs: Any) -> str:
-        outs = [out] if isinstance(out, str) else list(out)
-        outs = [o or f"{op_type.lower()}{len(self.nodes)}" for o in outs]
+        outs = [out or f"{op_type.lower()}{len(self.nodes)}"] if isinstance(out, str) else list(out)
         node = helper.make_node(op_type, list(inputs), outs, f"{op_type}_{len(self.nodes)}", domain=domain, **attrs)
         self.nodes.append(node)
         return outs[0]

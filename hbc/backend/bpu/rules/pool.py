@@ -51,8 +51,8 @@ def concat_operands(op: ops.Concat, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.Sub)
 def has_subtraction(op: ops.Sub, march: MarchSpec) -> Rejection | None:
-    """{march.name} subtracts."""
-    return None if march.has_sub else reject("It does not.", "multiply one operand by -1 and add")
+    """bernoulli2 does not subtract."""
+    return None if march.has_sub else reject(f"Here the march is {march.name}.", "multiply one operand by -1 and add")
 
 
 @legal(ops.Binary)
