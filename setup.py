@@ -49,7 +49,7 @@ setup(
     install_requires=[
         "click>=8.1",
         "flatbuffers>=24.3.25",  # the first that takes numpy 2
-        "llvmlite>=0.44",
+        "llvmlite>=0.45",
         "numpy>=1.26",
         "onnx>=1.18",  # the first that knows opset 23
         "rich>=13",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from hbc.diagnostics import VerifyError
 
@@ -95,7 +95,7 @@ class Op:
     def __init__(
         self,
         operands: Sequence[Value | None],
-        attrs: dict[str, object],
+        attrs: dict[str, Any],
         loc: Loc,
     ) -> None:
         self.operands: list[Value | None] = [None] * len(operands)

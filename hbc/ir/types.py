@@ -38,6 +38,11 @@ class TensorType:
         """True for integers that stand for reals."""
         return self.quant is not None
 
+    def __str__(self) -> str:
+        from .printer import print_type
+
+        return print_type(self)
+
     def with_shape(self, shape: tuple[int, ...]) -> TensorType:
         """The same dtype and quantisation under another shape."""
         return replace(self, shape=shape)

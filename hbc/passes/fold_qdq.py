@@ -71,7 +71,7 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
     return rw.op(type(op), *operands, type=t, **attrs)
 
 
-def _in_operand_scale(rw: Rewriter, op: Op, operands: Operands, attrs: dict[str, object], t: TensorType) -> Op:
+def _in_operand_scale(rw: Rewriter, op: Op, operands: Operands, attrs: dict[str, Any], t: TensorType) -> Op:
     """An op without arithmetic keeps its operand's scale; a requantize behind it makes the result's."""
     x = operands[0]
     assert x is not None

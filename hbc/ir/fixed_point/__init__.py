@@ -46,7 +46,7 @@ ARITHMETIC: dict[type[Op], Derive] = {
     ops.ReduceMax: pool.reduce_extremum,
     ops.ReduceMin: pool.reduce_extremum,
     ops.ResizeLinear: move.resize_linear,
-}  # type: ignore[dict-item]
+}
 
 DERIVE: dict[type[Op], Derive] = {
     **ARITHMETIC,
@@ -63,7 +63,7 @@ DERIVE: dict[type[Op], Derive] = {
     ops.Gather: move.gather,
     ops.Concat: move.concat,
     ops.ResizeNearest: move.resize_nearest,
-}  # type: ignore[dict-item]
+}
 
 
 def is_fixed(op: Op) -> bool:
