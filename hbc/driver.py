@@ -62,7 +62,7 @@ class Compiled:
         return hbm.write(self.program)
 
     def save(self, path: str | Path) -> int:
-        """Write the `.hbm` file and return its size. Whole or not at all: on any error an older file stays as it was."""
+        """Write the `.hbm` file, whole or not at all, and return its size. Raises OSError; an older file then stays."""
         data = self.to_bytes()
         write_atomically(Path(path), data)
         return len(data)

@@ -25,9 +25,9 @@ def check_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Let `path` hold `data`. A reader sees the old file or the new one; on an error or an interrupt the old one stays.
+    """Let `path` hold `data`: a reader sees the old file or the new one; on an error or an interrupt the old one stays.
 
-    A link is followed, an existing file's permissions are kept, and a pipe or device is written as it is. Raises OSError.
+    A link is followed, an existing file's permissions are kept, a pipe or device is written as it is. Raises OSError.
     """
     if path.exists() and not _is_regular(path):
         path.write_bytes(data)
@@ -39,11 +39,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, _mode(target))
-        os.replace(name, target)
+        Path(name).chmod(_mode(target))
+        Path(name).replace(target)
     except BaseException:  # an interrupt too
         with contextlib.suppress(FileNotFoundError):  # it came just after the replacement
-            os.unlink(name)
+            Path(name).unlink()
         raise
     _sync_folder(target.parent)
 

@@ -17,9 +17,9 @@ class CompileOptions:
     """Everything that changes what comes out of a compilation.
 
     `march`: one of MARCHES, or `nash` for `nash-e`. `arith`: `bpu` (the chip's arithmetic) or `onnx` (ONNX's text).
-    `shapes`: shapes of inputs that the model leaves open; a mapping is taken too. `strict`: what a real BPU would refuse
-    is an error. `cpu_fallback`: False makes an op that the BPU doesn't take an error. `name`: the model's name in the
-    `.hbm`; by default the file's.
+    `shapes`: shapes of inputs that the model leaves open; a mapping is taken too. `strict`: what a real BPU would
+    refuse is an error. `cpu_fallback`: False makes an op that the BPU doesn't take an error. `name`: the model's name
+    in the `.hbm`; by default the file's.
 
     Raises OptionError naming the option, the value and the nearest thing that would do.
     """
@@ -37,7 +37,7 @@ class CompileOptions:
         object.__setattr__(self, "shapes", _checked_shapes(self.shapes))
         _require_bool("strict", self.strict)
         _require_bool("cpu_fallback", self.cpu_fallback)
-        if self.name is not None and not (isinstance(self.name, str) and self.name.strip()):
+        if self.name is not None and not str(self.name).strip():
             raise error(OptionError, f"name is {self.name!r}", hint="give a text that isn't empty")
 
     @staticmethod

@@ -95,7 +95,7 @@ class Report:
 
     @staticmethod
     def of(module: Module, program: Program, source: Iterable[NodeLoc] = ()) -> Report:
-        """The report on `program`, emitted from `module`; `source` lists the nodes before any pass, to name the folded."""
+        """The report on `program`, emitted from `module`; `source` lists the nodes before any pass, folded ones too."""
         model = program.models[0]
         made = [i for s in model.segments if isinstance(s, BpuSegment) for i in s.instructions]
         return Report(

@@ -1,4 +1,4 @@
-"""Inputs to run a model on: read from `.npy` and `.npz` files, or drawn at random within the ranges that the model quantises."""
+"""Inputs to run a model on: from `.npy` and `.npz` files, or at random within the ranges that the model quantises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SampleError(HbcError):
 def load_samples(path: Path, inputs: Sequence[TensorInfo]) -> list[Sample]:
     """The samples in a file: one array (`.npy`, for a model with one input), or a `.npz` with keys by input name.
 
-    In a `.npz`, input NAME is under `NAME` or `in_NAME`, or, of sample i, under `in<i>__NAME`. Other keys are left alone.
+    In a `.npz`, input NAME is under `NAME` or `in_NAME`, or, of sample i, under `in<i>__NAME`; other keys are ignored.
     Raises SampleError where the file cannot be read or an input is missing.
     """
     loaded = load_arrays(path)
@@ -38,9 +38,8 @@ def load_samples(path: Path, inputs: Sequence[TensorInfo]) -> list[Sample]:
                 SampleError, "one array can't fill several inputs", where=str(path), why=_listing(inputs), hint=hint
             )
         return [{inputs[0].name: loaded}]
-    numbers = sorted(
-        {int(m[1]) for k in loaded for i in inputs if (m := re.fullmatch(rf"in(\d+)__{re.escape(i.name)}", k))}
-    )
+    numbered = [re.compile(rf"in(\d+)__{re.escape(i.name)}") for i in inputs]
+    numbers = sorted({int(m[1]) for key in loaded for pattern in numbered if (m := pattern.fullmatch(key))})
     found = [_sample(loaded, inputs, f"in{n}__", path) for n in numbers]
     return found or [_sample(loaded, inputs, "", path)]
 

@@ -19,7 +19,7 @@ from hbc_runtime.program import Program
 from .console import Screen
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
 from .render import table
-from .stages import StageLines
+from .stages import stage_lines
 
 DIFFERENT = 3
 SHOWN = 10  # inner tensors shown with --tensors, the farthest first
@@ -95,8 +95,8 @@ def command(
 
 
 def _compiled(out: Screen, model: Path, options: CompileOptions) -> Program:
-    with StageLines(out) as lines:
-        return compile_model(model, options, on_event=lines).program
+    with stage_lines(out) as tell:
+        return compile_model(model, options, on_event=tell).program
 
 
 def _show(out: Screen, result: CheckResult, tensors: bool) -> None:

@@ -18,7 +18,7 @@ from .console import Screen
 from .opt import write_text
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
 from .render import nodes_table, notes_table, outputs_table, summary, warnings
-from .stages import StageLines
+from .stages import stage_lines
 
 STDOUT = Path("-")
 
@@ -74,8 +74,8 @@ def _compile(out: Screen, model: Path, options: CompileOptions, output: Path, ex
     if output != STDOUT:
         _guard(model, output)
     out.story(f"hbc compile {model} for {options.march}" + (", arith onnx" if options.arith == "onnx" else ""), "bold")
-    with StageLines(out) as lines:
-        compiled = compile_model(model, options, on_event=lines)
+    with stage_lines(out) as tell:
+        compiled = compile_model(model, options, on_event=tell)
     size = _write(compiled, output)
     report = compiled.report.with_file_bytes(size)
     if as_json:
@@ -123,8 +123,8 @@ def _emit_text(
 ) -> None:
     if output is not None and output != STDOUT:
         _guard(model, output)
-    with StageLines(out) as lines:
-        module = lower_model(model, options, stop_after=stop_after, on_event=lines)
+    with stage_lines(out) as tell:
+        module = lower_model(model, options, stop_after=stop_after, on_event=tell)
     if output is None or output == STDOUT:
         out.raw(print_module(module, locs=locs, consts="elide" if sys.stdout.isatty() else "inline"))
     else:

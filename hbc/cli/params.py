@@ -15,6 +15,8 @@ from .console import Screen, Verbosity
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)  # whether it exists is asked where it is read: the message there knows more
+ARITH_HELP = "bpu: the chip's arithmetic; onnx: ONNX's.  [default: bpu]"
+SHAPE_HELP = "Shape of an input that the model leaves open; repeatable."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -56,12 +58,12 @@ def model_options(function: Command) -> Command:
     """What decides how a model is compiled: march, arithmetic, shapes, strictness."""
     options = [
         march_option,
-        click.option("--arith", default="bpu", metavar="A", help="bpu: the chip's arithmetic; onnx: ONNX's.  [default: bpu]"),
-        click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input that the model leaves open; repeatable."),
+        click.option("--arith", default="bpu", metavar="A", help=ARITH_HELP),
+        click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP),
         click.option("--strict", is_flag=True, help="Refuse what a real BPU would refuse: tensors with a zero point."),
         click.option("--no-cpu-fallback", is_flag=True, help="Refuse a model of which a part would run on the CPU."),
         click.option("--name", default=None, help="The model's name in the .hbm.  [default: the file's]"),
-    ]  # fmt: skip
+    ]
     for option in reversed(options):
         function = option(function)
     return function

@@ -76,10 +76,10 @@ def notes_table(report: Report) -> Table | None:
 def summary(report: Report) -> list[str]:
     """The report in a few lines."""
     placed = ", ".join(f"{count} {device}" for device, count in report.placed.items()) or "none"
+    work = [plural(sum(report.instructions.values()), "instruction"), plural(len(report.segments), "segment")]
     return [
         f"nodes      {placed}",
-        f"work       {human_count(report.macs)} MACs, {plural(sum(report.instructions.values()), 'instruction')}, "
-        f"{plural(len(report.segments), 'segment')}",
+        f"work       {human_count(report.macs)} MACs, {', '.join(work)}",
         f"memory     {human_bytes(report.arena_bytes)} arena, {human_bytes(report.constant_bytes)} constants",
     ]
 
@@ -90,7 +90,7 @@ def warnings(report: Report) -> list[str]:
     if report.affine:
         names = some([repr(t.tensor) for t in report.affine])
         found.append(
-            f"{plural(len(report.affine), 'tensor')} with a zero point, so a real BPU would refuse this model: {names}\n"
+            f"{plural(len(report.affine), 'tensor')} with a zero point; a real BPU would refuse this model: {names}\n"
             "   = try:  quantise activations symmetrically; --strict makes this an error, --explain lists them all"
         )
     if report.wide:

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from hbc.driver import Event, StageBegun
+from hbc.driver import Event, OnEvent, StageBegun, StageDone
 from hbc.passes.manager import PassEvent
 from hbc.words import human_seconds
 
 from .console import Screen
 
 
-class StageLines:
-    """Called with each event: a spinner while a stage runs, a line when it is done.
+@contextmanager
+def stage_lines(screen: Screen) -> Iterator[OnEvent]:
+    """What to hand to the driver: a spinner while a stage runs, a line when it is done, with `-v` one per pass too.
 
-    quantize    7 passes    31 rewrites     120 ms
+    quantize     7 passes     31 rewrites    120 ms
     """
+    with ExitStack() as spinner:  # whatever happens, the cursor comes back
 
-    def __init__(self, screen: Screen) -> None:
-        self.screen = screen
-        self.spinner = ExitStack()
+        def tell(event: Event) -> None:
+            if isinstance(event, PassEvent):
+                if screen.verbosity.verbose:
+                    screen.story(_pass_line(event), "dim")
+                return
+            spinner.close()
+            if isinstance(event, StageBegun):
+                spinner.enter_context(screen.working(event.name))
+            else:
+                screen.story(_stage_line(event))
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, PassEvent):
-            if self.screen.verbosity.verbose:
-                self.screen.story(_pass_line(event), "dim")
-            return
-        self.spinner.close()
-        if isinstance(event, StageBegun):
-            self.spinner.enter_context(self.screen.working(event.name))
-            return
-        passes = "pass" if event.passes == 1 else "passes"
-        counts = f"{event.passes:3} {passes:6} {event.rewrites:6} rewrites" if event.passes else " " * 26
-        self.screen.story(f"  {event.name:<10} {counts} {human_seconds(event.seconds):>9}")
+        yield tell
 
-    def __enter__(self) -> StageLines:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.spinner.close()  # whatever happened, the cursor comes back
+def _stage_line(event: StageDone) -> str:
+    passes = "pass" if event.passes == 1 else "passes"
+    counts = f"{event.passes:3} {passes:6} {event.rewrites:6} rewrites" if event.passes else " " * 26
+    return f"  {event.name:<10} {counts} {human_seconds(event.seconds):>9}"
 
 
 def _pass_line(event: PassEvent) -> str:

@@ -19,7 +19,7 @@ from hbc.ir.types import DType
 from .onnx_infer import FOLD_LIMIT, Known, fold
 from .onnx_inputs import add_inputs, bind_inputs
 from .onnx_model import Source, domain_of, parse, prepare, reads, subgraphs
-from .onnx_node import Node
+from .onnx_node import Node, Results
 from .onnx_ops import FALLBACK, RULES
 from .onnx_scope import Scope
 from .onnx_tensors import DTYPES, ELEM_TYPES, decode, dtype_name
@@ -94,7 +94,7 @@ def _import_node(scope: Scope, proto: NodeProto) -> None:
             return
         rule = RULES.get((n.domain, n.op_type), FALLBACK)
         results = rule(n)
-        _bind_results(n, [results] if isinstance(results, Value) else list(results))
+        _bind_results(n, results)
     except FrontendError:
         raise
     except _NODE_FAULTS as error:
@@ -102,10 +102,12 @@ def _import_node(scope: Scope, proto: NodeProto) -> None:
         raise n.fail("the node can't be taken in", why=why, hint="check the node's operands and attributes") from error
 
 
-def _bind_results(n: Node, results: Sequence[Value]) -> None:
-    names = [name for name in n.proto.output if name]
+def _bind_results(n: Node, results: Results) -> None:
+    """One value is the first output; several are the outputs that have names."""
+    names = [name for name in (n.proto.output[:1] if isinstance(results, Value) else n.proto.output) if name]
+    values = [results] if isinstance(results, Value) else list(results)
     wide_inputs = any(name in n.scope.wide for name in n.proto.input)
-    for name, value in zip(names, results, strict=False):
+    for name, value in zip(names, values, strict=False):
         n.scope.values[name] = value
         if value.name is None:
             value.name = name

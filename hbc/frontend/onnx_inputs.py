@@ -28,7 +28,8 @@ _ONE = {0: (1, 2)}
 _QLINEAR = {
     "QLinearConv": _TWO, "QLinearMatMul": _TWO, "QLinearAdd": _TWO, "QLinearMul": _TWO, "QGemm": _TWO,
     "QLinearSigmoid": _ONE, "QLinearLeakyRelu": _ONE, "QLinearSoftmax": _ONE, "QLinearAveragePool": _ONE,
-    "QLinearGlobalAveragePool": _ONE, "QLinearReduceMean": _ONE, "QLinearWhere": {1: (2, 3), 4: (5, 6)}, "DequantizeLinear": _ONE,
+    "QLinearGlobalAveragePool": _ONE, "QLinearReduceMean": _ONE, "QLinearWhere": {1: (2, 3), 4: (5, 6)},
+    "DequantizeLinear": _ONE,
 }  # fmt: skip
 _MOVES = {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "MaxPool"}  # keep a per-tensor scale
 

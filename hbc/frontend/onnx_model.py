@@ -243,7 +243,7 @@ def _live(ordered: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProt
 
 def _refuse_unknown(source: Source, nodes: Sequence[NodeProto]) -> None:
     """One FrontendError for all nodes that neither hbc nor ONNX Runtime can run."""
-    unknown = [n for n in nodes if not _is_known(n, source.versions)]
+    unknown = [n for n in _all_nodes(nodes) if not _is_known(n, source.versions)]
     if not unknown:
         return
     kinds = Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in unknown)
@@ -260,6 +260,14 @@ def _refuse_unknown(source: Source, nodes: Sequence[NodeProto]) -> None:
         why=why,
         hint=hint,
     )
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from _all_nodes(graph.node)
 
 
 def _is_known(node: NodeProto, versions: Mapping[str, int]) -> bool:

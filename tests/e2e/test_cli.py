@@ -197,10 +197,51 @@ def test_a_reader_that_stops_reading_is_no_error_message(tiny: Path, tmp_path: P
     assert done.returncode in {0, 141}  # 0 where the pipe took everything before its reader was gone
 
 
+# ---- the tables
+
+
+def test_ops_lists_every_op_instruction_and_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    from hbc.cli import main
+
+    assert main(["ops", "--march", "bernoulli2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["march"] == "bernoulli2"
+    how = {r["name"]: r["bpu"] for r in found["ops"]}
+    assert (how["conv2d"], how["sigmoid"], how["call"]) == ("integers", "look-up table", "cpu")
+    assert all(r["reference"] and r["jit"] and r["summary"] for r in found["instructions"])
+    assert all(r["summary"] for r in found["ops"])
+    assert all(r["text"] and r["ops"] for r in found["limits"])
+    assert "Conv" in found["onnx"][""]
+    assert "HzSQuantizedConv" in found["onnx"]["horizon"]
+
+
+def test_ops_for_the_docs_is_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    from hbc.cli import main
+
+    assert main(["ops", "--markdown"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("## Ops\n\n| op | on the BPU | what it is |\n| --- | --- | --- |\n")
+    assert "\n## Limits of nash-e\n" in out
+
+
+def test_passes_are_listed_in_running_order(capsys: pytest.CaptureFixture[str]) -> None:
+    from hbc.backend.bpu.pipelines import PIPELINES
+    from hbc.cli import main
+
+    assert main(["passes", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["passes"]
+    assert [(r["stage"], r["name"]) for r in rows if r["stage"]] == [
+        (s.name, p.name) for s in PIPELINES["nash-e"] for p in s.passes
+    ]
+    assert all(r["summary"] for r in rows)
+    assert main(["passes"]) == 0
+    assert re.search(r"^normalize +canonicalize ", capsys.readouterr().out, re.MULTILINE)
+
+
 # ---- signals and terminals
 
 
-# The command with SIGINT as a terminal gives it: a shell's background job, and so perhaps this test, starts with it ignored.
+# The command with SIGINT as a terminal gives it: a shell's background job, perhaps this test, starts with it ignored.
 INTERRUPTIBLE = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from hbc.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -1,4 +1,4 @@
-"""A small program written by hand, and small quantised ONNX models: quick to compile, with everything a real one has."""
+"""A small program written by hand, and small quantised ONNX models: quick to compile, with all a real one has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Blob:
 
 
 def program(*, zero_point: int = 0) -> Program:
-    """x f32[1,3,2,2] → quantize (scale 0.5) → NHWC → conv 1×1 to the i32 accumulator → NCHW → dequantize → y f32[1,2,2,2]."""
+    """x f32[1,3,2,2] → quantize (scale 0.5) → NHWC → conv 1×1 to i32 → NCHW → dequantize → y f32[1,2,2,2]."""
     blob = Blob()
     blob.add("w", WEIGHT, Quant((1.0, 0.5), (0,), axis=0))
     blob.add("x_scale", np.float32([0.5]))
@@ -52,14 +52,16 @@ def program(*, zero_point: int = 0) -> Program:
         Tensor("acc_nchw", (1, 2, 2, 2), DType.I32, Storage.ARENA, 0, quant=Quant((0.5, 0.25), (0,), axis=1)),
         Tensor("y", (1, 2, 2, 2), DType.F32, Storage.OUTPUT),
     )
-    low, high = DType.I32.limits
+    i8, i32 = ({"clamp_min": t.limits[0], "clamp_max": t.limits[1]} for t in (DType.I8, DType.I32))
     ops: tuple[isa.Instruction, ...] = (
-        isa.Quantize(inputs=(x, x_scale, x_zero_point), outputs=(x_q,), loc=("q",), rounding=Rounding.HALF_EVEN_F32, clamp_min=-128, clamp_max=127),
+        isa.Quantize(
+            inputs=(x, x_scale, x_zero_point), outputs=(x_q,), loc=("q",), rounding=Rounding.HALF_EVEN_F32, **i8
+        ),
         isa.Transpose(inputs=(x_q,), outputs=(x_nhwc,), loc=("conv",), perm=(0, 2, 3, 1)),
-        isa.Conv2d(inputs=(x_nhwc, w, *[-1] * 7), outputs=(acc,), loc=("conv", "relu"), scheme=Scheme.NONE, clamp_min=low, clamp_max=high),
+        isa.Conv2d(inputs=(x_nhwc, w, *[-1] * 7), outputs=(acc,), loc=("conv", "relu"), scheme=Scheme.NONE, **i32),
         isa.Transpose(inputs=(acc,), outputs=(acc_nchw,), loc=("conv",), perm=(0, 3, 1, 2)),
         isa.Dequantize(inputs=(acc_nchw, y_scale, y_zero_point), outputs=(y,), loc=("dq",), axis=1),
-    )  # fmt: skip
+    )
     model = Model(
         name="tiny",
         inputs=(TensorInfo("x", (1, 3, 2, 2), DType.F32, Layout.NCHW, None, x),),

@@ -34,17 +34,17 @@ def test_an_old_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "chmod"), (Path, "replace")])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_at_any_step_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str, error: BaseException
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     path = tmp_path / "m.hbm"
     path.write_bytes(b"old")
-    monkeypatch.setattr(os, step, fail)
+    monkeypatch.setattr(owner, step, fail)
     with pytest.raises(type(error)):
         write_atomically(path, b"new")
     monkeypatch.undo()

@@ -147,8 +147,6 @@ _WITH_ATTRS: dict[type[Op], str] = {
 
 @RULES(*(PLAIN_UNARY[name] for name in _ONNX_NAMES))
 def plain(e: Emitter, op: Unary) -> str:
-    if op.NAME == "round" and e.opset < 11:
-        raise e.error("Round came with opset 11")
     return e.node(_ONNX_NAMES[op.NAME], e.tensor(op.x))
 
 

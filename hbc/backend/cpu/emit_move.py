@@ -162,8 +162,6 @@ def dequantize(e: Emitter, op: Dequantize) -> str:
 @RULES(Quantize)
 def quantize(e: Emitter, op: Quantize) -> str:
     """clip(round(x / scale) + zero_point), spelt out; half to even, as ONNX rounds."""
-    if e.opset < 11:
-        raise e.error("rounding (Round) came with opset 11")
     t = op.out.type
     assert t.quant is not None, op
     scale, zero = quant_arrays(t.quant, t.rank)

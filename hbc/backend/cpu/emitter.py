@@ -86,16 +86,16 @@ class Emitter:
         """An i64 initializer of rank 1."""
         return self.const(np.asarray(values, np.int64))
 
-    def node(self, op_type: str, *inputs: str, domain: str = "", **attrs: Any) -> str:
+    def node(self, op_type: str, *inputs: str, **attrs: Any) -> str:
         """A node with one output, under the user's node name; attributes that are None are left out."""
         out = self.fresh()
         given = {k: v for k, v in attrs.items() if v is not None}
         trimmed = list(inputs)
         while trimmed and not trimmed[-1]:
             trimmed.pop()
-        if domain:
-            self.opsets.setdefault(domain, 1)
-        self.nodes.append(helper.make_node(op_type, trimmed, [out], name=self.node_name(), domain=domain, **given))
+        if not onnx.defs.has(op_type, self.opset):
+            raise self.error(f"opset {self.opset} has no {op_type}")
+        self.nodes.append(helper.make_node(op_type, trimmed, [out], name=self.node_name(), **given))
         return out
 
     def node_name(self) -> str:
@@ -114,7 +114,9 @@ class Emitter:
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
         """Reshape to known sizes; a size of 0 is meant literally where the opset can say so."""
-        literal = 1 if 0 in shape and self.opset >= 14 else None
+        if 0 in shape and self.opset < 14:
+            raise self.error("a size of 0 means 'copy' to Reshape before opset 14")
+        literal = 1 if 0 in shape else None
         return self.node("Reshape", x, self.ints(shape), allowzero=literal)
 
     def clip(self, x: str, low: float, high: float) -> str:

@@ -21,7 +21,7 @@ MS = "com.microsoft"
 
 # Microsoft's operators whose only result has the type of their first operand.
 _ALIKE = (
-    "FastGelu", "BiasGelu", "QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Rfft",
+    "FastGelu", "BiasGelu", "QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
     "BiasSoftmax", "Inverse", "BiasAdd", "GroupNorm", "SimplifiedLayerNormalization", "LayerNormalization",
     "RotaryEmbedding",
 )  # fmt: skip

@@ -10,7 +10,7 @@ from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Linear, Matmul, Reshape, Sl
 from ..onnx_node import Node, Results
 from ..onnx_weights import is_weight, require_finite, reshaped, scaled, transposed
 from .registry import onnx_op
-from .window import Window, positive, read_window, split_padding
+from .window import LARGEST, Window, positive, read_window, split_padding
 
 
 @onnx_op("Conv")
@@ -67,6 +67,8 @@ def _transposed_window(n: Node, size: Sequence[int], kernel: Sequence[int]) -> t
     """Window and output padding of a ConvTranspose, by ONNX's formulas for `auto_pad` and `output_shape`."""
     w = read_window(n, size, kernel, resolve=False)
     extra = list(n.ints("output_padding") or [0] * len(size))
+    if len(extra) != len(size) or not 0 <= min(extra) <= max(extra) <= LARGEST:
+        raise n.fail(f"attribute 'output_padding' is {extra}", why=f"it takes {len(size)} entries from 0 to {LARGEST}")
     auto, target = n.text("auto_pad", "NOTSET"), n.ints("output_shape")
     if target is not None:
         target = target[-len(size) :]  # some exporters list batch and channels too

@@ -8,9 +8,10 @@ from hbc.ir.core import Value
 from hbc.ir.ops import Cast
 from hbc.ir.types import DType, TensorType
 
+from ..onnx_infer import Inferred
 from ..onnx_node import Node, Results
 from ..onnx_quant import QUANTIZED, dequantized, dequantized_const, quantized, read_quant
-from ..onnx_tensors import DTYPES, dtype_name
+from ..onnx_tensors import DTYPES, ELEM_TYPES, dtype_name
 from ..problem import quoted
 from .registry import onnx_op
 
@@ -19,15 +20,15 @@ from .registry import onnx_op
 @onnx_op("QuantizeLinear", domain="com.microsoft")
 def quantize(n: Node) -> Results:
     """x → quantize. The result's dtype is the zero point's, else `output_dtype`, else u8."""
-    if n.integer("block_size"):
-        return n.call()
     dtype = _result_dtype(n)
     x = n.x(0)
+    if n.integer("block_size"):
+        return _called(n, dtype)
     if x.type.dtype is DType.I32:  # ONNX lets i32 in: it divides as a float
         x = n.op(Cast, n.plain(0), to=DType.F32)
     quant = read_quant(n, 1, 2, dtype, x.type.shape, n.integer("axis", 1))
     if quant is None or x.type.dtype is not DType.F32:
-        return n.call()  # the scale is computed at run time
+        return _called(n, dtype)  # the scale is computed at run time
     return quantized(n, x, quant, dtype)
 
 
@@ -43,11 +44,16 @@ def dequantize(n: Node) -> Results:
         )
     _mark_wide(n)
     if n.integer("block_size"):
-        return n.call() if array is None else _blocks(n, array)
+        return _called(n, DType.F32) if array is None else _blocks(n, array)
     quant = read_quant(n, 1, 2, t.dtype, t.shape, n.integer("axis", 1))
     if quant is None:
-        return n.call()  # the scale is computed at run time
+        return _called(n, DType.F32)  # the scale is computed at run time
     return dequantized(n, n.x(0), quant) if array is None else dequantized_const(n, n.name(0), array, quant)
+
+
+def _called(n: Node, dtype: DType) -> list[Value]:
+    """A call; of Microsoft's operators, which ONNX infers nothing for, the result has the operand's shape."""
+    return n.call([Inferred(ELEM_TYPES[dtype], n.x(0).type.shape)] if n.domain else None)
 
 
 def _result_dtype(n: Node) -> DType:
@@ -78,7 +84,7 @@ def _blocks(n: Node, array: np.ndarray) -> Value:
     scales, axis, size = n.array(1), n.integer("axis", 1), n.integer("block_size")
     zeros = n.array(2) if n.has(2) else np.zeros((), array.dtype)
     if scales is None or zeros is None:
-        return n.call()[0]
+        return _called(n, DType.F32)[0]
     if not -array.ndim <= axis < array.ndim or scales.ndim != array.ndim or size < 1:
         raise n.fail("blocked scales don't fit the tensor", why=f"shapes {array.shape} and {scales.shape}, axis {axis}")
 

@@ -31,13 +31,16 @@ class BpuOp(Op):
         msg = f"{self.NAME}: give the result's type"
         raise AssertionError(msg)
 
-    def instruction(self, inputs: tuple[int, ...] = (), outputs: tuple[int, ...] = (), loc: tuple[str, ...] = ()) -> isa.Instruction:
+    def instruction(
+        self, inputs: tuple[int, ...] = (), outputs: tuple[int, ...] = (), loc: tuple[str, ...] = ()
+    ) -> isa.Instruction:
         """The instruction with the given tensor indices."""
-        return self.INSTRUCTION(inputs=inputs, outputs=outputs, loc=loc, **self.attrs)  # type: ignore[arg-type]
+        return self.INSTRUCTION(inputs=inputs, outputs=outputs, loc=loc, **self.attrs)
 
     def verify(self) -> None:
+        operands = [None if v is None else v.type for v in self.operands]
         try:
-            self.instruction().check([None if v is None else v.type for v in self.operands], [r.type for r in self.results])
+            self.instruction().check(operands, [r.type for r in self.results])
         except ValueError as error:
             self.require(False, "C1", str(error))  # noqa: FBT003
 

@@ -1,13 +1,12 @@
 """Convolutions and matrix products. NCHW here; layout is assigned later.
 
-Float form: all operands f32. Quantised form: `x`, `weight`, `addend` quantised, `bias` f32 (real values) or i32 (accumulator
-steps), the result quantised, or i32 with per-channel scales where it is the accumulator itself (NUMERICS 6).
-`clip` limits the result in real numbers (a fused relu is [0, inf]).
+Float form: all operands f32. Quantised form: `x`, `weight`, `addend` quantised, `bias` f32 (real values) or i32
+(accumulator steps), the result quantised, or i32 with per-channel scales where it is the accumulator itself (NUMERICS
+6). `clip` limits the result in real numbers (a fused relu is [0, inf]).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,14 +15,7 @@ from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import TensorType
-from .shapes import strided, taps, window_size
-
-NO_CLIP = (-math.inf, math.inf)
-
-
-def channel_bias(bias: np.ndarray, rank: int) -> np.ndarray:
-    """A bias shaped to add along axis 1."""
-    return bias.astype(np.float64).reshape([1, -1] + [1] * (rank - 2))
+from .shapes import NO_CLIP, along_channels, given, strided, taps, window_size
 
 
 @define_op("conv2d")
@@ -59,15 +51,13 @@ class Conv2d(Op):
         fits = x.shape[1] % self.group == 0 and w.shape[0] % self.group == 0 and w.shape[1] * self.group == x.shape[1]
         self.require(fits, "C2", f"x has {x.shape[1]} channels, weight is {w.shape}, group is {self.group}")
         self.require(min(self.pads) >= 0, "C5", f"pads are {self.pads}")
-        want = self.infer()[0].shape
-        self.require(self.out.type.shape == want and min(want) > 0, "C3", f"result is {self.out.type.shape}, windows give {want}")
+        want, shape = self.infer()[0].shape, self.out.type.shape
+        self.require(shape == want and min(want) > 0, "C3", f"result is {shape}, windows give {want}")
         if self.addend is not None:
             self.require(self.addend.type.shape == want, "C4", f"addend is {self.addend.type.shape}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x, w, bias, addend = operands
-        assert x is not None
-        assert w is not None
+        x, w = given(operands[0]), given(operands[1])
         t, left, b, r = self.pads
         padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (t, b), (left, r)))
         o, cg, *kernel = w.shape
@@ -77,9 +67,10 @@ class Conv2d(Op):
         for tap in taps(kernel):
             starts = [k * d for k, d in zip(tap, self.dilations, strict=True)]
             seen = strided(padded, starts, size, self.strides).reshape(n, g, cg, *size)
-            acc += np.einsum("ngchw,goc->ngohw", seen, w[:, :, tap[0], tap[1]].reshape(g, o // g, cg).astype(np.float64))
+            at_tap = w[:, :, tap[0], tap[1]].reshape(g, o // g, cg)
+            acc += np.einsum("ngchw,goc->ngohw", seen, at_tap.astype(np.float64))
         y = acc.reshape(self.out.type.shape)
-        return [_finish(y, bias, addend, self.clip)]
+        return [_finish(y, operands[2], operands[3], self.clip)]
 
 
 @define_op("conv_transpose2d")
@@ -113,13 +104,11 @@ class ConvTranspose2d(Op):
         x, w = self.x.type, self.weight.type
         self.require(x.rank == 4 and w.rank == 4, "C1", f"x is {x.shape}, weight is {w.shape}")
         self.require(x.shape[1] % self.group == 0 and w.shape[0] == x.shape[1], "C2", f"weight is {w.shape}")
-        want = self.infer()[0].shape
-        self.require(self.out.type.shape == want and min(want) > 0, "C3", f"result is {self.out.type.shape}, not {want}")
+        want, shape = self.infer()[0].shape, self.out.type.shape
+        self.require(shape == want and min(want) > 0, "C3", f"result is {shape}, not {want}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x, w, bias = operands
-        assert x is not None
-        assert w is not None
+        x, w = given(operands[0]), given(operands[1])
         c, og, *kernel = w.shape
         n, _, *size = x.shape
         g = self.group
@@ -127,11 +116,12 @@ class ConvTranspose2d(Op):
         acc = np.zeros((n, g * og, *full))
         seen = x.astype(np.float64).reshape(n, g, c // g, *size)
         for tap in taps(kernel):
-            part = np.einsum("ngchw,gco->ngohw", seen, w[:, :, tap[0], tap[1]].astype(np.float64).reshape(g, c // g, og))
+            at_tap = w[:, :, tap[0], tap[1]].astype(np.float64)
+            part = np.einsum("ngchw,gco->ngohw", seen, at_tap.reshape(g, c // g, og))
             starts = [k * d for k, d in zip(tap, self.dilations, strict=True)]
             strided(acc, starts, size, self.strides)[...] += part.reshape(n, g * og, *size)
         y = acc[:, :, self.pads[0] : full[0] - self.pads[2], self.pads[1] : full[1] - self.pads[3]]
-        return [_finish(y, bias, None, self.clip)]
+        return [_finish(y, operands[2], None, self.clip)]
 
 
 @define_op("linear")
@@ -152,14 +142,13 @@ class Linear(Op):
 
     def verify(self) -> None:
         w, x = self.weight.type, self.x.type
-        self.require(w.rank == 2 and x.rank >= 1 and w.shape[1] == x.shape[-1], "C1", f"x is {x.shape}, weight is {w.shape}")
+        fits = w.rank == 2 and x.rank >= 1 and w.shape[1] == x.shape[-1]
+        self.require(fits, "C1", f"x is {x.shape}, weight is {w.shape}")
         self.require(self.out.type.shape == self.infer()[0].shape, "C2", f"result is {self.out.type.shape}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         x, w, bias, addend = operands
-        assert x is not None
-        assert w is not None
-        y = x.astype(np.float64) @ w.astype(np.float64).T
+        y = given(x).astype(np.float64) @ given(w).astype(np.float64).T
         if bias is not None:
             y = y + bias.astype(np.float64)
         return [_finish(y, None, addend, self.clip)]
@@ -187,15 +176,13 @@ class Matmul(Op):
         self.require(self.out.type.shape == self.infer()[0].shape, "C2", f"result is {self.out.type.shape}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        lhs, rhs = operands
-        assert lhs is not None
-        assert rhs is not None
-        return [_finish(lhs.astype(np.float64) @ rhs.astype(np.float64), None, None, self.clip)]
+        lhs, rhs = (given(x).astype(np.float64) for x in operands)
+        return [_finish(lhs @ rhs, None, None, self.clip)]
 
 
 def _finish(y: np.ndarray, bias: np.ndarray | None, addend: np.ndarray | None, clip: tuple[float, float]) -> np.ndarray:
     if bias is not None:
-        y = y + channel_bias(bias, y.ndim)
+        y = y + along_channels(bias.astype(np.float64), y.ndim)
     if addend is not None:
         y = y + addend.astype(np.float64)
     return np.clip(y, *clip).astype(np.float32)

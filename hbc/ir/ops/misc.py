@@ -10,11 +10,14 @@ from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import DType, TensorType
+from .shapes import NO_CLIP, along_channels, given
 
 
 @define_op("batch_norm")
 class BatchNorm(Op):
-    """x · multiplier + offset per channel (axis 1): the importer folds ONNX's five parameters into these two f32 constants.
+    """x · multiplier + offset per channel (axis 1).
+
+    The importer folds ONNX's five parameters into these two f32 constants.
 
     (C1) `multiplier` and `offset` have one entry per channel.
     """
@@ -22,22 +25,18 @@ class BatchNorm(Op):
     x: Value = operand()
     multiplier: Value = operand()
     offset: Value = operand()
-    clip: tuple[float, float] = attr(default=(-np.inf, np.inf))
+    clip: tuple[float, float] = attr(default=NO_CLIP)
 
     def infer(self) -> Sequence[TensorType]:
         return [self.x.type]
 
     def verify(self) -> None:
-        want = (self.x.type.shape[1],)
-        self.require(self.multiplier.type.shape == want and self.offset.type.shape == want, "C1", f"x is {self.x.type.shape}")
+        ok = self.multiplier.type.shape == self.offset.type.shape == (self.x.type.shape[1],)
+        self.require(ok, "C1", f"x is {self.x.type.shape}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x, multiplier, offset = operands
-        assert x is not None
-        assert multiplier is not None
-        assert offset is not None
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        y = x.astype(np.float64) * multiplier.astype(np.float64).reshape(shape) + offset.astype(np.float64).reshape(shape)
+        x, multiplier, offset = (given(v).astype(np.float64) for v in operands)
+        y = x * along_channels(multiplier, x.ndim) + along_channels(offset, x.ndim)
         return [np.clip(y, *self.clip).astype(np.float32)]
 
 
@@ -55,13 +54,12 @@ class Lut(Op):
         return [TensorType(self.x.type.shape, self.table.type.dtype)]
 
     def verify(self) -> None:
-        ok = self.x.type.dtype is DType.I8 and self.table.type.shape == (256,) and self.table.type.dtype is self.out.type.dtype
-        self.require(ok, "C1", f"{self.x.type} by {self.table.type} to {self.out.type}")
+        x, table, out = self.x.type, self.table.type, self.out.type
+        ok = x.dtype is DType.I8 and table.shape == (256,) and table.dtype is out.dtype
+        self.require(ok, "C1", f"{x} by {table} to {out}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x, table = operands
-        assert x is not None
-        assert table is not None
+        x, table = map(given, operands)
         return [table[x.astype(np.int64) + 128]]
 
 
@@ -87,8 +85,9 @@ class SegmentLut(Op):
 class Call(Op):
     """An ONNX node that has no class here: it runs on the CPU, by ONNX Runtime.
 
-    `node` is the serialised NodeProto (base64, with attributes and with empty names for missing optional inputs); `opset` the
-    version of its domain in the source model. Operands are the node's inputs that are not missing, in order.
+    `node_proto` is the serialised NodeProto (base64, with attributes and with empty names for missing optional
+    inputs); `opset` the version of its domain in the source model. Operands are the node's inputs that are not missing,
+    in order.
     """
 
     xs: tuple[Value, ...] = operand(variadic=True)

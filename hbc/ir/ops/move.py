@@ -11,6 +11,7 @@ from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import Quant, TensorType
+from .shapes import given
 
 
 class Move(Op):
@@ -30,7 +31,10 @@ class Move(Op):
         raise AssertionError(self.NAME)
 
     def quant_image(self, quant: Quant | None) -> Quant | None:
-        """The quantisation of the result for an operand of `quant`; ValueError where a per-channel axis is torn apart."""
+        """The quantisation of the result for an operand of `quant`.
+
+        ValueError where a per-channel axis is torn apart.
+        """
         if quant is None or quant.axis is None:
             return quant
         image = self.axis_image(quant.axis)
@@ -74,7 +78,7 @@ class Reshape(Move):
         return None
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [_given(operands[0]).reshape(self.shape)]
+        return [given(operands[0]).reshape(self.shape)]
 
 
 @define_op("transpose")
@@ -97,7 +101,7 @@ class Transpose(Move):
         return tuple(self.perm).index(axis)
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [np.ascontiguousarray(_given(operands[0]).transpose(self.perm))]
+        return [np.ascontiguousarray(given(operands[0]).transpose(self.perm))]
 
 
 @define_op("slice")
@@ -118,7 +122,8 @@ class Slice(Move):
         super().verify()
         rows = zip(self.x.type.shape, self.starts, self.sizes, self.steps, strict=True)
         inside = all(n == 0 or (0 <= a < d and 0 <= a + (n - 1) * s < d) for d, a, n, s in rows)
-        self.require(inside and 0 not in self.steps, "C3", f"{self.starts} + {self.sizes} by {self.steps} in {self.x.type.shape}")
+        what = f"{self.starts} + {self.sizes} by {self.steps} in {self.x.type.shape}"
+        self.require(inside and 0 not in self.steps, "C3", what)
 
     def axis_image(self, axis: int) -> int | None:
         whole = self.starts[axis] == 0 and self.steps[axis] == 1 and self.sizes[axis] == self.x.type.shape[axis]
@@ -126,7 +131,7 @@ class Slice(Move):
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         rows = zip(self.starts, self.sizes, self.steps, strict=True)
-        return [_given(operands[0])[np.ix_(*[a + np.arange(n) * s for a, n, s in rows])]]
+        return [given(operands[0])[np.ix_(*[a + np.arange(n) * s for a, n, s in rows])]]
 
 
 @define_op("pad")
@@ -157,7 +162,8 @@ class Pad(Move):
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         r = self.x.type.rank
-        return [np.pad(_given(operands[0]), list(zip(self.pads[:r], self.pads[r:], strict=True)), constant_values=self.fill)]
+        border = list(zip(self.pads[:r], self.pads[r:], strict=True))
+        return [np.pad(given(operands[0]), border, constant_values=self.fill)]
 
 
 @define_op("expand")
@@ -173,7 +179,7 @@ class Expand(Move):
         return axis + len(self.shape) - self.x.type.rank
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [np.ascontiguousarray(np.broadcast_to(_given(operands[0]), self.shape))]
+        return [np.ascontiguousarray(np.broadcast_to(given(operands[0]), self.shape))]
 
 
 @define_op("gather")
@@ -191,7 +197,7 @@ class Gather(Move):
         return None if axis == self.axis else axis
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [_given(operands[0]).take(np.asarray(self.indices, np.int64), axis=self.axis)]
+        return [given(operands[0]).take(np.asarray(self.indices, np.int64), axis=self.axis)]
 
 
 @define_op("resize_nearest")
@@ -208,7 +214,7 @@ class ResizeNearest(Move):
         return axis if axis < 2 else None
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x = _given(operands[0])
+        x = given(operands[0])
         return [np.ascontiguousarray(x[:, :, np.asarray(self.rows)[:, None], np.asarray(self.columns)[None, :]])]
 
 
@@ -231,19 +237,21 @@ class Concat(Op):
         def rest(t: TensorType) -> tuple[int, ...]:
             return (*t.shape[: self.axis], *t.shape[self.axis + 1 :])
 
-        same = all(rest(x.type) == rest(self.out.type) for x in self.xs)
-        self.require(same and self.out.type.shape == self.infer()[0].shape, "C1", f"{[x.type.shape for x in self.xs]} to {self.out.type.shape}")
+        out = self.out.type
+        fits = all(rest(x.type) == rest(out) for x in self.xs) and out.shape == self.infer()[0].shape
+        self.require(fits, "C1", f"{[x.type.shape for x in self.xs]} to {out.shape}")
         self.require(len({x.type.dtype for x in (*self.xs, self.out)}) == 1, "C2", "dtypes differ")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [np.concatenate([_given(x) for x in operands], axis=self.axis)]
+        return [np.concatenate([given(x) for x in operands], axis=self.axis)]
 
 
 @define_op("resize_linear")
 class ResizeLinear(Op):
-    """Bilinear resize of [N,C,H,W] to `size`; output row i looks at `first + i·step` (real source coordinates, clamped to the input).
+    """Bilinear resize of [N,C,H,W] to `size`.
 
-    `rows` and `columns` are (first, step) of their axis: the importer derives them from ONNX's coordinate modes.
+    Output row i looks at `first + i·step` (real source coordinates, clamped to the input). `rows` and `columns` are
+    (first, step) of their axis: the importer derives them from ONNX's coordinate modes.
 
     (C1) the result has `size`, and x's batch and channels.
     """
@@ -257,7 +265,8 @@ class ResizeLinear(Op):
         return [TensorType((*self.x.type.shape[:2], *self.size), self.x.type.dtype, self.x.type.quant)]
 
     def verify(self) -> None:
-        self.require(self.out.type.shape == (*self.x.type.shape[:2], *self.size), "C1", f"result is {self.out.type.shape}")
+        shape = self.out.type.shape
+        self.require(shape == (*self.x.type.shape[:2], *self.size), "C1", f"result is {shape}")
 
     def positions(self, i: int) -> np.ndarray:
         """Source coordinates along spatial axis `i`, clamped to the input; float64."""
@@ -265,7 +274,7 @@ class ResizeLinear(Op):
         return np.clip(first + np.arange(self.size[i]) * step, 0, self.x.type.shape[2 + i] - 1)
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        y = _given(operands[0]).astype(np.float64)
+        y = given(operands[0]).astype(np.float64)
         for i in range(2):
             p = self.positions(i)
             low = np.floor(p).astype(np.int64)
@@ -273,8 +282,3 @@ class ResizeLinear(Op):
             w = (p - low).reshape([-1 if j == 2 + i else 1 for j in range(4)])
             y = y.take(low, axis=2 + i) * (1 - w) + y.take(high, axis=2 + i) * w
         return [y.astype(np.float32)]
-
-
-def _given(x: np.ndarray | None) -> np.ndarray:
-    assert x is not None
-    return x

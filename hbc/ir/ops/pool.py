@@ -10,7 +10,7 @@ from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import TensorType
-from .shapes import strided, taps
+from .shapes import given, strided, taps, window_size
 
 
 class Pool(Op):
@@ -28,7 +28,7 @@ class Pool(Op):
     def infer(self) -> Sequence[TensorType]:
         n, c, *size = self.x.type.shape
         spatial = tuple(
-            (size[i] + self.pads[i] + self.pads[2 + i] - self.dilations[i] * (self.kernel[i] - 1) - 1) // self.strides[i] + 1
+            window_size(size[i], self.kernel[i], self.strides[i], self.pads[i] + self.pads[2 + i], self.dilations[i])
             for i in range(2)
         )
         return [TensorType((n, c, *spatial), self.x.type.dtype, self.x.type.quant)]
@@ -39,12 +39,14 @@ class Pool(Op):
         self.require(x[:2] == y[:2], "C2", f"{x} to {y}")
         for i in range(2):
             last = (y[2 + i] - 1) * self.strides[i] - self.pads[i]
-            self.require(y[2 + i] >= 1 and last < x[2 + i] and self.pads[i] < self.dilations[i] * (self.kernel[i] - 1) + 1, "C3", f"{x} to {y}")
+            extent = self.dilations[i] * (self.kernel[i] - 1) + 1
+            self.require(y[2 + i] >= 1 and last < x[2 + i] and self.pads[i] < extent, "C3", f"{x} to {y}")
 
     def windows(self, x: np.ndarray, fill: float) -> np.ndarray:
         """[K, N, C, OH, OW]: the padded input seen by every tap of the kernel."""
         oh, ow = self.out.type.shape[2:]
-        need = [(o - 1) * s + d * (k - 1) + 1 for o, s, d, k in zip((oh, ow), self.strides, self.dilations, self.kernel, strict=True)]
+        rows = zip((oh, ow), self.strides, self.dilations, self.kernel, strict=True)
+        need = [(o - 1) * s + d * (k - 1) + 1 for o, s, d, k in rows]
         grow = [max(0, n - p - size) for n, p, size in zip(need, self.pads, x.shape[2:], strict=False)]
         padded = np.pad(x, ((0, 0), (0, 0), (self.pads[0], grow[0]), (self.pads[1], grow[1])), constant_values=fill)
         starts = ([k * d for k, d in zip(tap, self.dilations, strict=True)] for tap in taps(self.kernel))
@@ -56,8 +58,7 @@ class MaxPool(Pool):
     """The largest value of each window; positions outside don't count."""
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x = operands[0]
-        assert x is not None
+        x = given(operands[0])
         fill = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         return [self.windows(x, fill).max(axis=0)]
 
@@ -82,8 +83,7 @@ class AvgPool(Pool):
         return np.outer(per_axis[0], per_axis[1]).astype(np.float64)
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x = operands[0]
-        assert x is not None
+        x = given(operands[0])
         return [(self.windows(x.astype(np.float64), 0.0).sum(axis=0) / self.counts()).astype(np.float32)]
 
 
@@ -112,8 +112,7 @@ class Reduce(Op):
         raise AssertionError
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x = operands[0]
-        assert x is not None
+        x = given(operands[0])
         wide = x.astype(np.float64) if x.dtype.kind == "f" else x
         return [self.apply(wide, self.axes, self.keepdims).astype(self.out.type.dtype.numpy)]
 

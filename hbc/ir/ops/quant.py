@@ -12,9 +12,10 @@ from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import DType, Quant, TensorType
+from .shapes import given
 
 
-def per_axis(values: Sequence[float], axis: int | None, rank: int, dtype: type) -> np.ndarray:
+def per_axis(values: Sequence[float], axis: int | None, rank: int, dtype: type[np.generic]) -> np.ndarray:
     """`values` shaped to broadcast along `axis` of a tensor of `rank` axes."""
     a = np.asarray(values, dtype)
     return a.reshape(()) if axis is None else a.reshape([-1 if i == axis else 1 for i in range(rank)])
@@ -41,8 +42,9 @@ class Const(Op):
         return [TensorType(self.value.shape, DType.of(self.value.dtype))]
 
     def verify(self) -> None:
-        t = self.out.type
-        self.require(self.value.shape == t.shape and DType.of(self.value.dtype) is t.dtype, "C1", f"value is {self.value.dtype}{self.value.shape}")
+        t, value = self.out.type, self.value
+        same = value.shape == t.shape and DType.of(value.dtype) is t.dtype
+        self.require(same, "C1", f"value is {value.dtype}{value.shape}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         return [self.value]
@@ -64,7 +66,8 @@ class Quantize(Op):
     def verify(self) -> None:
         self.require(self.x.type.dtype is DType.F32, "C1", f"x is {self.x.type.dtype.text}")
         t = self.out.type
-        self.require(t.quant is not None and t.shape == self.x.type.shape and t.dtype.is_integer, "C2", f"result is {t}")
+        fits = t.quant is not None and t.shape == self.x.type.shape and t.dtype.is_integer
+        self.require(fits, "C2", f"result is {t}")
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -76,7 +79,7 @@ class Quantize(Op):
         t = self.out.type
         assert t.quant is not None
         scale, zp = quant_arrays(t.quant, t.rank)
-        return [numerics.quantize(operands[0], scale, zp, sem.rounding, *self.limits).astype(t.dtype.numpy)]
+        return [numerics.quantize(given(operands[0]), scale, zp, sem.rounding, *self.limits).astype(t.dtype.numpy)]
 
 
 @define_op("dequantize")
@@ -97,7 +100,7 @@ class Dequantize(Op):
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         t = self.x.type
         assert t.quant is not None
-        return [numerics.dequantize(operands[0], *quant_arrays(t.quant, t.rank))]
+        return [numerics.dequantize(given(operands[0]), *quant_arrays(t.quant, t.rank))]
 
 
 @define_op("requantize")
@@ -134,7 +137,7 @@ class FlipSign(Op):
         self.require(self.out.type == flip_type(self.x.type), "C2", f"result is {self.out.type}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [flip_array(_given(operands[0]))]
+        return [flip_array(given(operands[0]))]
 
 
 FLIPPED = {DType.U8: DType.I8, DType.I8: DType.U8, DType.U16: DType.I16, DType.I16: DType.U16}
@@ -144,8 +147,9 @@ def flip_type(t: TensorType) -> TensorType:
     """The type of the same reals after the top bit is flipped."""
     half = 1 << (8 * t.dtype.size - 1)
     shift = half if t.dtype.is_signed else -half
-    quant = None if t.quant is None else Quant(t.quant.scale, tuple(z + shift for z in t.quant.zero_point), t.quant.axis)
-    return TensorType(t.shape, FLIPPED[t.dtype], quant)
+    q = t.quant
+    moved = None if q is None else Quant(q.scale, tuple(z + shift for z in q.zero_point), q.axis)
+    return TensorType(t.shape, FLIPPED[t.dtype], moved)
 
 
 def flip_array(x: np.ndarray) -> np.ndarray:
@@ -172,7 +176,7 @@ class Reinterpret(Op):
         self.require(a.shape == b.shape and a.dtype is b.dtype, "C1", f"{a} to {b}")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [_given(operands[0])]
+        return [given(operands[0])]
 
 
 @define_op("cast")
@@ -192,9 +196,4 @@ class Cast(Op):
         self.require(self.x.type.quant is None and self.out.type.quant is None, "C1", "a quantised side")
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        return [_given(operands[0]).astype(self.out.type.dtype.numpy)]
-
-
-def _given(x: np.ndarray | None) -> np.ndarray:
-    assert x is not None
-    return x
+        return [given(operands[0]).astype(self.out.type.dtype.numpy)]

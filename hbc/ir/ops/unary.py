@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import TensorType
+from .shapes import given
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -37,10 +38,8 @@ class Unary(Op):
         raise AssertionError(self.NAME)
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        x = operands[0]
-        assert x is not None
         with np.errstate(all="ignore"):
-            y = self.function(x.astype(np.float64))
+            y = self.function(given(operands[0]).astype(np.float64))
         return [np.asarray(y, np.float64).astype(self.out.type.dtype.numpy)]
 
 
@@ -139,7 +138,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -x))
 
 
-_PLAIN = {
+_PLAIN: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "sigmoid": (_sigmoid, "1 / (1 + e⁻ˣ)."),
     "tanh": (np.tanh, "Hyperbolic tangent."),
     "exp": (np.exp, "eˣ."),

@@ -115,12 +115,17 @@ def assert_close(got: Array, want: Array, what: str, *, atol: float) -> None:
 
 
 def agrees(
-    model: onnx.ModelProto, feeds: Mapping[str, Array], *, atol: float = 2e-6, exported: bool = True, **shapes: Sequence[int]
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    *,
+    atol: float = 2e-6,
+    exported: bool = True,
+    **shapes: Sequence[int],
 ) -> Module:
     """The imported module, after it was shown to compute what ONNX Runtime computes of `model`.
 
-    Integers must be equal, floats within `atol` (both sides sum in another order). With `exported`, the ops written back
-    as ONNX by the CPU back end must agree too. The text of the module must be writable.
+    Integers must be equal, floats within `atol` (both sides sum in another order). With `exported`, the ops written
+    back as ONNX by the CPU back end must agree too. The text of the module must be writable.
     """
     module = load(model, shapes)
     verify(module)

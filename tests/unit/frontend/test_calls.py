@@ -1,4 +1,4 @@
-"""Nodes that only ONNX Runtime runs: what a call keeps, subgraphs and what they capture, float16, and what can't be called."""
+"""Nodes that only ONNX Runtime runs: what a call keeps, what subgraphs capture, float16, and what can't be called."""
 
 from __future__ import annotations
 
@@ -129,7 +129,20 @@ def test_unknown_domains_are_listed_all_at_once() -> None:
     with pytest.raises(FrontendError) as raised:
         load(net.model())
     text = str(raised.value)
-    assert all(part in text for part in ("my.domain.Fancy (×2)", "my.domain.Fancier (×1)", "Fancy_0", "Fancy_1", "Fancier_2"))
+    assert all(
+        part in text for part in ("my.domain.Fancy (×2)", "my.domain.Fancier (×1)", "Fancy_0", "Fancy_1", "Fancier_2")
+    )
+
+
+def test_unknown_nodes_inside_branches_are_listed_too() -> None:
+    net = Net(13, my_domain=1)
+    x = net.input("x", [3])
+    inner = branch("b", x, x)
+    inner.node[0].op_type, inner.node[0].domain = "Fancy", "my.domain"
+    net.op("If", net.input("c", [], np.bool_), out="y", then_branch=branch("a", x, x), else_branch=inner)
+    net.output("y")
+    with pytest.raises(FrontendError, match=r"my\.domain\.Fancy"):
+        load(net.model())
 
 
 def test_unknown_nodes_that_nothing_needs_do_not_matter() -> None:
@@ -178,7 +191,9 @@ def test_integers_and_booleans_compute_on_the_cpu() -> None:
     agrees(net.model(), {"a": integers(15, np.int8, 6).astype(np.int64)})
 
 
-@pytest.mark.parametrize("elem_type", [onnx.TensorProto.STRING, onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN])
+@pytest.mark.parametrize(
+    "elem_type", [onnx.TensorProto.STRING, onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN]
+)
 def test_element_types_that_are_not_taken_are_named(elem_type: int) -> None:
     net = Net(19)
     net.op("Identity", net.input("x", [2], elem_type), out="y")

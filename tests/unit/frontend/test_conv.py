@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hbc.diagnostics import FrontendError
@@ -14,7 +13,9 @@ from hbc.ir.ops import Conv2d, ConvTranspose2d, Linear, Matmul
 from .net import Net, agrees, floats, names_of
 
 
-def conv(op_type: str, x: tuple[int, ...], w: tuple[int, ...], *, bias: bool = True, opset: int = 17, **attrs: Any) -> Net:
+def conv(
+    op_type: str, x: tuple[int, ...], w: tuple[int, ...], *, bias: bool = True, opset: int = 17, **attrs: Any
+) -> Net:
     net = Net(opset)
     more = [net.const(floats(2, w[0] if op_type == "Conv" else w[1] * attrs.get("group", 1)))] if bias else []
     net.op(op_type, net.input("x", x), net.const(floats(1, *w)), *more, out="y", **attrs)
@@ -59,7 +60,11 @@ def test_a_conv_of_three_axes_stays_on_the_cpu() -> None:
     ("x", "w", "attrs"),
     [
         ((1, 3, 4, 5), (3, 4, 2, 2), {"strides": [2, 2]}),
-        ((1, 4, 3, 4), (4, 3, 2, 3), {"strides": [3, 2], "pads": [1, 0, 0, 2], "dilations": [2, 1], "group": 2, "output_padding": [2, 1]}),
+        (
+            (1, 4, 3, 4),
+            (4, 3, 2, 3),
+            {"strides": [3, 2], "pads": [1, 0, 0, 2], "dilations": [2, 1], "group": 2, "output_padding": [2, 1]},
+        ),
         ((1, 2, 4, 5), (2, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
         ((1, 2, 4, 5), (2, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
         ((1, 2, 4, 5), (2, 3, 3, 3), {"strides": [2, 2], "output_shape": [8, 10]}),
@@ -89,6 +94,12 @@ def test_attributes_that_do_not_fit_are_refused(attrs: dict[str, Any], says: str
     with pytest.raises(FrontendError, match=says) as raised:
         load(conv("Conv", (1, 3, 8, 8), (4, 3, 3, 3), **attrs).model())
     assert "Conv_0" in str(raised.value)
+
+
+@pytest.mark.parametrize("padding", [[1], [-1, 0], [0, 1 << 40]])
+def test_output_paddings_that_do_not_fit_are_refused(padding: list[int]) -> None:
+    with pytest.raises(FrontendError, match="output_padding"):
+        load(conv("ConvTranspose", (1, 3, 4, 5), (3, 4, 2, 2), output_padding=padding).model())
 
 
 @pytest.mark.parametrize("opset", [9, 13])

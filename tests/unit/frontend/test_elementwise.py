@@ -21,7 +21,11 @@ def test_binary_arithmetic_broadcasts(op_type: str) -> None:
     net.op(op_type, net.input("a", [1, 3, 4, 4]), net.input("b", [3, 1, 1]), out="y")
     net.op(op_type, net.const(F32(1.5)), "a", out="z")
     net.output("y", "z")
-    agrees(net.model(), {"a": np.abs(floats(0, 1, 3, 4, 4)) + F32(0.1), "b": np.abs(floats(1, 3, 1, 1)) + F32(0.1)}, atol=1e-5)
+    agrees(
+        net.model(),
+        {"a": np.abs(floats(0, 1, 3, 4, 4)) + F32(0.1), "b": np.abs(floats(1, 3, 1, 1)) + F32(0.1)},
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("op_type", ["Max", "Min", "Sum", "Mean"])
@@ -62,11 +66,12 @@ def test_arithmetic_on_quantised_integers_is_on_the_integers() -> None:
 
 
 SINGLE: list[tuple[str, dict[str, Any], int]] = [
-    *((t, {}, 17) for t in ("Sigmoid", "Tanh", "Exp", "Erf", "Abs", "Neg", "Floor", "Ceil", "Round", "Sign", "Sin", "Cos")),
-    *((t, {}, 17) for t in ("Atan", "Sinh", "Cosh", "Asinh", "Softsign", "Softplus", "HardSwish", "Relu")),
-    ("Tan", {}, 17), ("Mish", {}, 18), ("LeakyRelu", {}, 17), ("LeakyRelu", {"alpha": 0.3}, 17), ("Elu", {"alpha": 1.5}, 17),
-    ("Selu", {}, 17), ("Selu", {"alpha": 1.2, "gamma": 0.8}, 17), ("HardSigmoid", {}, 17),
-    ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}, 17), ("ThresholdedRelu", {"alpha": 0.4}, 17), ("Celu", {"alpha": 0.5}, 17),
+    *((t, {}, 17) for t in ("Sigmoid", "Tanh", "Exp", "Erf", "Abs", "Neg", "Floor", "Ceil", "Round", "Sign", "Sin")),
+    *((t, {}, 17) for t in ("Cos", "Atan", "Sinh", "Cosh", "Asinh", "Softsign", "Softplus", "HardSwish", "Relu")),
+    ("Tan", {}, 17), ("Mish", {}, 18), ("LeakyRelu", {}, 17), ("LeakyRelu", {"alpha": 0.3}, 17),
+    ("Elu", {"alpha": 1.5}, 17), ("Selu", {}, 17), ("Selu", {"alpha": 1.2, "gamma": 0.8}, 17),
+    ("HardSigmoid", {}, 17), ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}, 17),
+    ("ThresholdedRelu", {"alpha": 0.4}, 17), ("Celu", {"alpha": 0.5}, 17),
     ("Gelu", {}, 20), ("Gelu", {"approximate": "tanh"}, 20),
 ]  # fmt: skip
 
@@ -133,7 +138,14 @@ def test_clip_bounds_may_be_dequantised_or_computed() -> None:
     assert names_of(module) == ["clip", "call Clip"]
 
 
-REDUCTIONS = [("ReduceMean", 13), ("ReduceMean", 18), ("ReduceSum", 11), ("ReduceSum", 13), ("ReduceMax", 13), ("ReduceMin", 18)]
+REDUCTIONS = [
+    ("ReduceMean", 13),
+    ("ReduceMean", 18),
+    ("ReduceSum", 11),
+    ("ReduceSum", 13),
+    ("ReduceMax", 13),
+    ("ReduceMin", 18),
+]
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -156,7 +168,9 @@ def test_reductions(op_type: str, opset: int, axes: tuple[int, ...] | None, keep
 
 def test_no_axes_and_noop_means_nothing_happens() -> None:
     net = Net(18)
-    net.op("ReduceSum", net.op("Relu", net.input("x", [2, 3])), net.const(np.int64([])), out="y", noop_with_empty_axes=1)
+    net.op(
+        "ReduceSum", net.op("Relu", net.input("x", [2, 3])), net.const(np.int64([])), out="y", noop_with_empty_axes=1
+    )
     net.output("y")
     assert names_of(agrees(net.model(), {"x": floats(11, 2, 3)})) == ["clip"]
 

@@ -1,4 +1,4 @@
-"""The vendor's domain: calibrated models as quantize and dequantize, quantized models as `bpu.*` ops with the file's integers."""
+"""The vendor's domain: calibrated models as quantize and dequantize, quantized ones as `bpu.*` with their integers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ def imported(net: Net) -> Module:
 
 def calibrated_conv(**weight_attrs: Any) -> Net:
     net = horizon()
-    x = net.op("HzCalibration", net.input("x", [1, 3, 5, 5]), domain=HZ, scales=[0.04], thresholds=[5.08], qtype="int8", switch="ON")
+    x = net.op(
+        "HzCalibration",
+        net.input("x", [1, 3, 5, 5]),
+        domain=HZ,
+        scales=[0.04],
+        thresholds=[5.08],
+        qtype="int8",
+        switch="ON",
+    )
     attrs = {"scales": [0.01, 0.02], "axis": 0, "qtype": "int8", "constant": 1, **weight_attrs}
     w = net.op("HzCalibration", net.const(floats(1, 2, 3, 3, 3), "w"), domain=HZ, **attrs)
     net.op("Conv", x, w, out="y", kernel_shape=[3, 3])
@@ -67,7 +75,9 @@ def test_a_calibration_that_is_off_is_nothing() -> None:
     assert conv.weight.defined_by(Const).value.dtype == F32
 
 
-@pytest.mark.parametrize("attrs", [{"scales": [0.0]}, {"scales": [0.1, -1.0]}, {"scales": [0.1] * 3}, {"axis": 7}, {"qtype": "int4"}])
+@pytest.mark.parametrize(
+    "attrs", [{"scales": [0.0]}, {"scales": [0.1, -1.0]}, {"scales": [0.1] * 3}, {"axis": 7}, {"qtype": "int4"}]
+)
 def test_calibrations_that_do_not_fit_are_refused(attrs: dict[str, Any]) -> None:
     with pytest.raises(FrontendError, match="HzCalibration"):
         load(calibrated_conv(**attrs).model())
@@ -83,7 +93,14 @@ def quantized_conv(*, group: int = 1, relu: bool = False, wide: bool = False, bi
         "output_bit": 8, "high_precision_output": 0, "scale": [20000, 21000, 22000, 32767], "right_shift": [3, 2, 1, 0],
         "out_shift": [22, 23, 22, 21],
     }  # fmt: skip
-    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2], "dilations": [1, 1], "group": group, "use_bias": 1}
+    window = {
+        "kernel_shape": [3, 3],
+        "pads": [1, 1, 1, 1],
+        "strides": [2, 2],
+        "dilations": [1, 1],
+        "group": group,
+        "use_bias": 1,
+    }
     activation = {"activation": "relu"} if relu else {}
     every = {"data_format": "NHWC", **window, **form, **activation, **attrs}
     y = net.op("HzSQuantizedConv", q, w, bias, net.const(I8([bias_shift] * 4)), domain=HZ, **every)
@@ -117,7 +134,9 @@ def by_hand(x: np.ndarray, module: Module, *, relu: bool, group: int) -> np.ndar
         for i, j in np.ndindex(3, 3):
             acc[0, i, j, o] = (padded[0, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3, first : first + 4 // group] * w[o]).sum()
     acc += np.int64([4000, -4000, 28, 0])
-    y = (np.clip(acc >> np.int64([3, 2, 1, 0]), -32768, 32767) * np.int64([20000, 21000, 22000, 32767])) >> np.int64([22, 23, 22, 21])
+    y = (np.clip(acc >> np.int64([3, 2, 1, 0]), -32768, 32767) * np.int64([20000, 21000, 22000, 32767])) >> np.int64(
+        [22, 23, 22, 21]
+    )
     return np.clip(y, 0 if relu else -128, 127).astype(F32) * F32(0.1)
 
 
@@ -151,7 +170,9 @@ def test_a_quantized_average_is_form_b() -> None:
     x = net.op("Transpose", net.input("x", [1, 3, 4, 4]), perm=[0, 2, 3, 1])
     q = net.op("HzQuantize", x, net.const(F32([0.05])), domain=HZ, bits=8)
     form = {"accu_right_shift": [1] * 3, "output_scale": [20000] * 3, "output_right_shift": [18] * 3}
-    y = net.op("HzSQuantizedGlobalAveragePool", q, domain=HZ, rounding_method="ROUND", output_bit=8, data_format="NHWC", **form)
+    y = net.op(
+        "HzSQuantizedGlobalAveragePool", q, domain=HZ, rounding_method="ROUND", output_bit=8, data_format="NHWC", **form
+    )
     net.op("HzDequantize", y, net.const(F32([0.05])), out="y", domain=HZ)
     net.output("y")
     module = imported(net)

@@ -28,7 +28,11 @@ def small() -> Net:
     """x → DQ → Conv → Q → y with per-channel int8 weights `W`, scales `S`, zero points `Z`."""
     net = Net(13)
     x = net.dq(net.input("x", [1, 2, 4, 4], np.int8), 1 / 32, np.int8(0))
-    w, s, z = net.const(integers(0, np.int8, 3, 2, 3, 3), "W"), net.const(np.full(3, 1 / 64, np.float32), "S"), net.const(np.int8([0] * 3), "Z")
+    w, s, z = (
+        net.const(integers(0, np.int8, 3, 2, 3, 3), "W"),
+        net.const(np.full(3, 1 / 64, np.float32), "S"),
+        net.const(np.int8([0] * 3), "Z"),
+    )
     net.q(net.op("Conv", x, net.op("DequantizeLinear", w, s, z, axis=0)), 1 / 4, np.int8(0), out="y")
     net.output("y", dtype=np.int8)
     return net
@@ -78,7 +82,9 @@ def test_ops_carry_the_users_names() -> None:
     module = load(net.model())
     locs = {op.NAME: op.loc for op in module.graph.ops}
     assert locs["conv2d"] == NodeLoc("Conv_2", "Conv", "<net>")
-    assert NodeLoc("DequantizeLinear:dequantizelinear1", "DequantizeLinear", "<net>") in [op.loc for op in module.graph.ops]
+    assert NodeLoc("DequantizeLinear:dequantizelinear1", "DequantizeLinear", "<net>") in [
+        op.loc for op in module.graph.ops
+    ]
     assert module.graph.outputs[0].value.name == "y"
 
 
@@ -125,7 +131,11 @@ def external(folder: Path, model: onnx.ModelProto, location: str, *, cut: int = 
             raw = t.raw_data
             t.ClearField("raw_data")
             t.data_location = onnx.TensorProto.EXTERNAL
-            entries = {"location": location, "offset": str(len(blob)), **({"length": str(len(raw))} if t.name == "W" else {})}
+            entries = {
+                "location": location,
+                "offset": str(len(blob)),
+                **({"length": str(len(raw))} if t.name == "W" else {}),
+            }
             for key, value in entries.items():
                 t.external_data.add(key=key, value=value)
             blob += raw
@@ -297,7 +307,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "two makers": (lambda m: m.graph.node.append(m.graph.node[0]), "defined twice"),
     "shadowed input": (lambda m: node(m, "Conv").output.__setitem__(0, "x"), "defined twice"),
     "zero point type": (lambda m: setattr(tensor(m, "Z"), "data_type", onnx.TensorProto.UINT8), "'Z'"),
-    "scale length": (lambda m: tensor(m, "S").CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), "S")), "'S'"),
+    "scale length": (
+        lambda m: tensor(m, "S").CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), "S")),
+        "'S'",
+    ),
     "axis": (lambda m: setattr(m.graph.node[1].attribute[0], "i", 9), "axis 9"),
     "no opset": (lambda m: m.ClearField("opset_import"), "opset"),
     "opset 8": (lambda m: setattr(m.opset_import[0], "version", 8), "opset 8"),

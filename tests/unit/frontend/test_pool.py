@@ -55,7 +55,9 @@ def test_average_pool_with_dilations() -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_max_pool_of_integers(dtype: Any) -> None:
     net = Net(17)
-    net.op("MaxPool", net.input("x", [1, 2, 7, 7], dtype), out="y", kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
+    net.op(
+        "MaxPool", net.input("x", [1, 2, 7, 7], dtype), out="y", kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]
+    )
     net.output("y", dtype=dtype)
     agrees(net.model(), {"x": integers(2, dtype, 1, 2, 7, 7)})
 

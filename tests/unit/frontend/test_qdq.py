@@ -1,4 +1,4 @@
-"""QDQ models of every dialect: what each form of QuantizeLinear and DequantizeLinear becomes, and that its integers agree."""
+"""QDQ models of every dialect: what each form of QuantizeLinear and DequantizeLinear becomes; its integers agree."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_scales_run_along_any_axis(axis: int, size: int) -> None:
     net.dq(q, scale, zero, out="y", axis=axis)
     net.output("y")
     module = agrees(net.model(), {"x": floats(3, 2, 3, 4) * 5})
-    assert next(module.graph.walk(Quantize)).out.type.quant == Quant(tuple(map(float, scale)), tuple(map(int, zero)), axis % 3)
+    assert next(module.graph.walk(Quantize)).out.type.quant == Quant(
+        tuple(map(float, scale)), tuple(map(int, zero)), axis % 3
+    )
 
 
 def test_scales_shaped_one_are_per_tensor() -> None:
@@ -241,7 +243,12 @@ def test_integers_keep_what_they_stand_for_through_moves() -> None:
     q = net.q(net.input("x", [1, 2, 4, 6]), 0.1, U8(7))
     y = net.op("MaxPool", q, kernel_shape=[2, 2], strides=[2, 2])
     y = net.op("Concat", net.op("Transpose", y, perm=[0, 2, 3, 1]), net.op("Transpose", y, perm=[0, 2, 3, 1]), axis=3)
-    net.dq(net.op("Slice", y, net.const(np.int64([1])), net.const(np.int64([3])), net.const(np.int64([3]))), 0.1, U8(7), out="y")
+    net.dq(
+        net.op("Slice", y, net.const(np.int64([1])), net.const(np.int64([3])), net.const(np.int64([3]))),
+        0.1,
+        U8(7),
+        out="y",
+    )
     net.output("y")
     module = agrees(net.model(), {"x": floats(29, 1, 2, 4, 6) * 9})
     assert names_of(module) == ["quantize", "max_pool", "transpose", "transpose", "concat", "slice", "dequantize"]
@@ -252,7 +259,9 @@ def test_a_channel_without_a_scale_is_a_channel_of_zeros() -> None:
     net = Net(13)
     net.input("x", [1, 2, 3, 3])
     w = integers(30, I8, 3, 2, 1, 1)
-    net.op("Conv", "x", net.dq(net.const(w), F32([0.1, 0, 0.2]), I8([0] * 3), axis=0), net.const(F32([1, 2, 3])), out="y")
+    net.op(
+        "Conv", "x", net.dq(net.const(w), F32([0.1, 0, 0.2]), I8([0] * 3), axis=0), net.const(F32([1, 2, 3])), out="y"
+    )
     net.output("y")
     module = agrees(net.model(), {"x": floats(31, 1, 2, 3, 3)}, atol=1e-5)
     (const,) = (c for c in module.graph.walk(Const) if c.out.type.dtype is DType.I8)
@@ -305,10 +314,11 @@ def test_blocked_scales_of_a_constant_give_its_reals() -> None:
     agrees(net.model(), {"x": floats(37, 2, 6)}, atol=1e-4)
 
 
-def test_scales_computed_at_run_time_stay_on_the_cpu() -> None:
-    net = Net(13)
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_scales_computed_at_run_time_stay_on_the_cpu(domain: str) -> None:
+    net = Net(13, com_microsoft=1)
     net.op("DynamicQuantizeLinear", net.input("x", [4, 8]), out=["q", "s", "z"])
-    net.op("DequantizeLinear", "q", "s", "z", out="y")
+    net.op("DequantizeLinear", "q", "s", "z", out="y", domain=domain)
     net.output("y")
     module = agrees(net.model(), {"x": floats(38, 4, 8)})
     assert names_of(module) == ["call DynamicQuantizeLinear", "call DequantizeLinear"]
@@ -327,7 +337,9 @@ def test_scales_computed_at_run_time_stay_on_the_cpu() -> None:
     ],
     ids=["negative", "nan", "inf", "length", "axis", "dtype", "zero-points"],
 )
-def test_scales_that_contradict_their_tensor_are_refused_by_name(scale: Any, zero: Any, attrs: dict[str, int], says: str) -> None:
+def test_scales_that_contradict_their_tensor_are_refused_by_name(
+    scale: Any, zero: Any, attrs: dict[str, int], says: str
+) -> None:
     net = Net(13)
     x = net.input("x", [2, 3], I8)
     net.op("DequantizeLinear", x, net.const(scale, "the scale"), net.const(zero, "the zero"), out="y", **attrs)

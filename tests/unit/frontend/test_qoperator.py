@@ -45,7 +45,17 @@ def test_qlinear_conv(x_dtype: Any, bias: bool, per_channel: bool) -> None:
     scale, zero = (F32([2**-7, 2**-6, 2**-5, 2**-8]), I8([0] * 4)) if per_channel else (F32(2**-6), I8(0))
     w = [net.const(integers(1, I8, 4, 1, 3, 3), "w"), *pair(net, scale, zero)]
     more = [net.const(I32([500, -400, 30, 0]), "b")] if bias else []
-    net.op("QLinearConv", x, *pair(net, 2**-4, x_dtype(7)), *w, *pair(net, 2**-3, x_dtype(3)), *more, out="y", group=4, pads=[1] * 4)
+    net.op(
+        "QLinearConv",
+        x,
+        *pair(net, 2**-4, x_dtype(7)),
+        *w,
+        *pair(net, 2**-3, x_dtype(3)),
+        *more,
+        out="y",
+        group=4,
+        pads=[1] * 4,
+    )
     net.output("y", dtype=x_dtype)
     module = agrees(net.model(), {"x": integers(2, x_dtype, 1, 4, 6, 7)}, exported=False)
     assert module.graph.args[0].type.quant == Quant.per_tensor(2**-4, 7)
@@ -59,7 +69,9 @@ def test_qlinear_conv(x_dtype: Any, bias: bool, per_channel: bool) -> None:
 def test_qlinear_conv_of_one_axis_with_weight_zero_point() -> None:
     net = Net(13)
     w = [net.const(integers(3, U8, 3, 2, 3)), *pair(net, 0.02, U8(130))]
-    net.op("QLinearConv", net.input("x", [1, 2, 9], U8), *pair(net, 0.05, U8(100)), *w, *pair(net, 0.1, U8(128)), out="y")
+    net.op(
+        "QLinearConv", net.input("x", [1, 2, 9], U8), *pair(net, 0.05, U8(100)), *w, *pair(net, 0.1, U8(128)), out="y"
+    )
     net.output("y", dtype=U8)
     agrees(net.model(), {"x": integers(4, U8, 1, 2, 9)}, exported=False)
 
@@ -80,7 +92,9 @@ def test_qlinear_matmul(weight: bool) -> None:
 def test_qlinear_matmul_with_scales_per_column() -> None:
     net = Net(13)
     b = [net.const(integers(7, I8, 8, 4)), *pair(net, [0.01, 0.02, 0.03, 0.04], I8([0] * 4))]
-    net.op("QLinearMatMul", net.input("a", [3, 8], U8), *pair(net, 0.02, U8(100)), *b, *pair(net, 0.5, U8(128)), out="y")
+    net.op(
+        "QLinearMatMul", net.input("a", [3, 8], U8), *pair(net, 0.02, U8(100)), *b, *pair(net, 0.5, U8(128)), out="y"
+    )
     net.output("y", dtype=U8)
     module = agrees(net.model(), {"a": integers(8, U8, 3, 8)}, exported=False)
     assert next(module.graph.walk(Linear)).weight.defined_by(Dequantize).x.type.quant.axis == 0
@@ -114,7 +128,9 @@ def test_dynamic_quantisation_stays_on_the_cpu() -> None:
 def test_qlinear_arithmetic(op_type: str) -> None:
     net = Net(13, com_microsoft=1)
     a, b = net.input("a", [1, 3, 4, 4], U8), net.input("b", [3, 1, 1], U8)
-    net.op(op_type, a, *pair(net, 0.02, U8(100)), b, *pair(net, 0.03, U8(0)), *pair(net, 0.05, U8(60)), out="y", domain=MS)
+    net.op(
+        op_type, a, *pair(net, 0.02, U8(100)), b, *pair(net, 0.03, U8(0)), *pair(net, 0.05, U8(60)), out="y", domain=MS
+    )
     net.output("y", dtype=U8)
     at_most_one_quantum(net, {"a": integers(15, U8, 1, 3, 4, 4), "b": integers(16, U8, 3, 1, 1)}, share=0.1)
 
@@ -122,7 +138,17 @@ def test_qlinear_arithmetic(op_type: str) -> None:
 def test_qlinear_concat() -> None:
     net = Net(13, com_microsoft=1)
     a, b = net.input("a", [1, 2, 4, 4], U8), net.input("b", [1, 3, 4, 4], U8)
-    net.op("QLinearConcat", *pair(net, 0.05, U8(60)), a, *pair(net, 0.02, U8(100)), b, *pair(net, 0.05, U8(60)), out="y", domain=MS, axis=1)
+    net.op(
+        "QLinearConcat",
+        *pair(net, 0.05, U8(60)),
+        a,
+        *pair(net, 0.02, U8(100)),
+        b,
+        *pair(net, 0.05, U8(60)),
+        out="y",
+        domain=MS,
+        axis=1,
+    )
     net.output("y", dtype=U8)
     module = at_most_one_quantum(net, {"a": integers(17, U8, 1, 2, 4, 4), "b": integers(18, U8, 1, 3, 4, 4)})
     assert names_of(module) == ["dequantize", "dequantize", "concat", "quantize"]
@@ -134,7 +160,16 @@ def test_qlinear_averages(op_type: str, last: int) -> None:
     net = Net(13, com_microsoft=1)
     x = net.input("x", [1, 6, 6, 4] if last else [1, 4, 6, 6], U8)
     window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4} if op_type == "QLinearAveragePool" else {}
-    net.op(op_type, x, *pair(net, 0.02, U8(100)), *pair(net, 0.015, U8(90)), out="y", domain=MS, channels_last=last, **window)
+    net.op(
+        op_type,
+        x,
+        *pair(net, 0.02, U8(100)),
+        *pair(net, 0.015, U8(90)),
+        out="y",
+        domain=MS,
+        channels_last=last,
+        **window,
+    )
     net.output("y", dtype=U8)
     at_most_one_quantum(net, {"x": integers(19, U8, *((1, 6, 6, 4) if last else (1, 4, 6, 6)))}, share=0.05)
 
@@ -152,7 +187,16 @@ def test_qlinear_functions(op_type: str, attrs: dict[str, Any]) -> None:
 def test_qlinear_softmax_of_either_meaning(opset: int, axis: int) -> None:
     net = Net(13, com_microsoft=1)
     x = net.input("x", [2, 3, 4], U8)
-    net.op("QLinearSoftmax", x, *pair(net, 0.03, U8(128)), *pair(net, 1 / 256, U8(0)), out="y", domain=MS, axis=axis, opset=opset)
+    net.op(
+        "QLinearSoftmax",
+        x,
+        *pair(net, 0.03, U8(128)),
+        *pair(net, 1 / 256, U8(0)),
+        out="y",
+        domain=MS,
+        axis=axis,
+        opset=opset,
+    )
     net.output("y", dtype=U8)
     at_most_one_quantum(net, {"x": integers(20, U8, 2, 3, 4)}, share=0.1)
 
@@ -161,7 +205,17 @@ def test_qlinear_where_and_reduce_mean() -> None:
     net = Net(13, com_microsoft=1)
     c = net.input("c", [2, 8], np.bool_)
     a, b = net.input("a", [2, 8], U8), net.input("b", [2, 8], U8)
-    net.op("QLinearWhere", c, a, *pair(net, 0.02, U8(9)), b, *pair(net, 0.03, U8(0)), *pair(net, 0.03, U8(5)), out="y", domain=MS)
+    net.op(
+        "QLinearWhere",
+        c,
+        a,
+        *pair(net, 0.02, U8(9)),
+        b,
+        *pair(net, 0.03, U8(0)),
+        *pair(net, 0.03, U8(5)),
+        out="y",
+        domain=MS,
+    )
     net.output("y", dtype=U8)
     feeds = {"c": floats(21, 2, 8) > 0, "a": integers(22, U8, 2, 8), "b": integers(23, U8, 2, 8)}
     at_most_one_quantum(net, feeds, share=0.1)
@@ -187,7 +241,13 @@ def test_quantised_tensors_pass_through_moves_between_qoperators() -> None:
     net = Net(13, com_microsoft=1)
     q = net.q(net.input("x", [1, 4, 4, 4]), 2**-4, U8(128))
     w = [net.const(integers(26, I8, 4, 4, 1, 1)), *pair(net, 2**-6, I8(0))]
-    y = net.op("QLinearConv", net.op("MaxPool", q, kernel_shape=[2, 2]), *pair(net, 2**-4, U8(128)), *w, *pair(net, 2**-2, U8(9)))
+    y = net.op(
+        "QLinearConv",
+        net.op("MaxPool", q, kernel_shape=[2, 2]),
+        *pair(net, 2**-4, U8(128)),
+        *w,
+        *pair(net, 2**-2, U8(9)),
+    )
     r = net.op("Resize", y, "", net.const(F32([1, 1, 2, 2])), mode="nearest")
     net.dq(net.op("Reshape", r, net.const(np.int64([1, -1]))), 2**-2, U8(9), out="z")
     net.output("z")

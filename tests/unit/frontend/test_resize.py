@@ -18,7 +18,15 @@ ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 SIZES = [(10, 7), (3, 5), (1, 1), (12, 14)]
 
 
-def resize(shape: tuple[int, ...], *, sizes: Any = None, scales: Any = None, opset: int = 19, dtype: Any = np.float32, **attrs: Any) -> Net:
+def resize(
+    shape: tuple[int, ...],
+    *,
+    sizes: Any = None,
+    scales: Any = None,
+    opset: int = 19,
+    dtype: Any = np.float32,
+    **attrs: Any,
+) -> Net:
     net = Net(opset)
     x = net.input("x", shape, dtype)
     if sizes is not None:
@@ -33,7 +41,13 @@ def resize(shape: tuple[int, ...], *, sizes: Any = None, scales: Any = None, ops
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_nearest_to_sizes(coordinates: str, rounding: str, size: tuple[int, int]) -> None:
-    net = resize((1, 2, 6, 7), sizes=(1, 2, *size), mode="nearest", nearest_mode=rounding, coordinate_transformation_mode=coordinates)
+    net = resize(
+        (1, 2, 6, 7),
+        sizes=(1, 2, *size),
+        mode="nearest",
+        nearest_mode=rounding,
+        coordinate_transformation_mode=coordinates,
+    )
     module = agrees(net.model(), {"x": floats(0, 1, 2, 6, 7)}, atol=0)
     assert names_of(module) == ["resize_nearest"]
 
@@ -41,7 +55,13 @@ def test_nearest_to_sizes(coordinates: str, rounding: str, size: tuple[int, int]
 @pytest.mark.parametrize("scale", [(2, 2), (1.5, 2.7), (0.6, 0.4), (3, 1)])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
 def test_nearest_by_scales(coordinates: str, scale: tuple[float, float]) -> None:
-    net = resize((1, 2, 6, 7), scales=(1, 1, *scale), mode="nearest", coordinate_transformation_mode=coordinates, nearest_mode="floor")
+    net = resize(
+        (1, 2, 6, 7),
+        scales=(1, 1, *scale),
+        mode="nearest",
+        coordinate_transformation_mode=coordinates,
+        nearest_mode="floor",
+    )
     agrees(net.model(), {"x": floats(1, 1, 2, 6, 7)}, atol=0)
 
 
@@ -65,7 +85,8 @@ def test_tf_half_pixel_for_nn() -> None:
     for rounding in ("floor", "round_prefer_floor"):
         net = Net(11)
         net.op(
-            "Resize", net.input("x", [1, 1, 4, 4]), net.const(np.float32([])), net.const(np.float32([1, 1, 1.7, 0.5])), out="y",
+            "Resize", net.input("x", [1, 1, 4, 4]), net.const(np.float32([])), net.const(np.float32([1, 1, 1.7, 0.5])),
+            out="y",
             coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode=rounding,
         )  # fmt: skip
         net.output("y")
@@ -101,7 +122,10 @@ def test_nearest_of_integers_keeps_them() -> None:
 
 
 def test_the_same_size_is_nothing() -> None:
-    assert names_of(agrees(resize((1, 2, 3, 3), scales=(1, 1, 1, 1), mode="linear").model(), {"x": floats(9, 1, 2, 3, 3)})) == []
+    assert (
+        names_of(agrees(resize((1, 2, 3, 3), scales=(1, 1, 1, 1), mode="linear").model(), {"x": floats(9, 1, 2, 3, 3)}))
+        == []
+    )
 
 
 def test_doubling_by_nearest_repeats_every_index() -> None:

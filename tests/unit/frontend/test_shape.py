@@ -279,7 +279,9 @@ def test_a_branch_that_is_known_becomes_part_of_the_graph() -> None:
         ("Flatten", [], {"axis": 9}, "axis 9"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_its_node(op_type: str, operands: list[Array], attrs: dict[str, Any], says: str) -> None:
+def test_what_does_not_fit_is_refused_at_its_node(
+    op_type: str, operands: list[Array], attrs: dict[str, Any], says: str
+) -> None:
     net = Net(13)
     outs = ["y", "z"] if op_type == "Split" else ["y"]
     net.op(op_type, net.input("x", X), *(net.const(o) for o in operands), out=outs, **attrs)

@@ -32,7 +32,13 @@ REFUSED = {
     "brevitas_qonnx_w4.onnx": "QCDQ",
 }
 ORT_REFUSES = {"torch_ts_hbcop_s8_s16.onnx"}  # int16 in opset 20
-ON_CPU = {"call Softmax", "call LayerNormalization", "call DynamicQuantizeLinear", "call ConvInteger", "call MatMulInteger"}
+ON_CPU = {
+    "call Softmax",
+    "call LayerNormalization",
+    "call DynamicQuantizeLinear",
+    "call ConvInteger",
+    "call MatMulInteger",
+}
 
 
 def models(*patterns: str) -> list[str]:
