@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hbc.diagnostics import HbcError, error
 from hbc_runtime import Session
 from hbc_runtime.program import BpuSegment, Model, Program, Tensor, TensorInfo
 from hbc_runtime.types import DType, Quant
@@ -19,10 +20,15 @@ from hbc_runtime.types import DType, Quant
 from .analysis import behind_moves
 from .backend.cpu.probe import Probe, inner_tensors
 from .samples import Sample
+from .words import shape_text
 
 Array = npt.NDArray[Any]
 TOLERANCE = 0.999  # of cosine similarity
 HALVES = {DType.U8: 128, DType.U16: 32768}  # how far a zero point lies above the one after the sign is flipped
+
+
+class CheckError(HbcError):
+    """A program and a model cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,8 @@ class Difference:
 
     `equal`: the share of elements that are exactly equal. `max_abs`: the largest difference; `max_quanta`: the same in
     quantisation steps, where there is one. `cosine`: of the two as vectors. `argmax`: the share of positions at which
-    both have their largest class at the same index, where there is an axis of classes.
+    both have their largest class at the same index, where there is an axis of classes. `iou`: for a map of
+    probabilities (one channel, all in 0..1), how far the regions above 1/2 overlap.
     """
 
     equal: float
@@ -39,11 +46,12 @@ class Difference:
     max_quanta: float | None
     cosine: float
     argmax: float | None
+    iou: float | None
 
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One output over all samples: the worst of each figure (of `equal` and `argmax`, the mean).
+    """One output over all samples: the worst of each figure (of `equal`, `argmax` and `iou` the mean).
 
     `ort_cosine` is ONNX Runtime's optimised run against its unoptimised one, in the sample where they part most.
     """
@@ -101,15 +109,24 @@ def check_program(
     """Run `program` and ONNX Runtime on `samples` and compare.
 
     An output passes where in every sample its cosine to ONNX Runtime's unoptimised run is at least `tolerance`, or at
-    least that of ONNX Runtime's own optimised run. Raises ProbeError, HbmError.
+    least that of ONNX Runtime's own optimised run. Raises CheckError where the program isn't of that model, ProbeError,
+    HbmError.
     """
     plain, optimised = (Probe(model, optimised=o, threads=threads) for o in (False, True))
+    _require_same_outputs(program.models[0], plain, model)
     with Session(program, threads=threads) as session:
         runs = [(session.run(s), plain.run(s), optimised.run(s)) for s in samples]
         model_ = session.model
     outputs = tuple(_output(model_, info, runs, tolerance) for info in model_.outputs)
     tensors = _inner(program, model, samples[0], threads) if look_inside else ()
     return CheckResult(len(samples), tolerance, outputs, tensors)
+
+
+def _require_same_outputs(ours: Model, theirs: Probe, model: Path) -> None:
+    missing = [o.name for o in ours.outputs if o.name not in theirs.outputs]
+    if missing:
+        why = f"the program gives {missing[0]!r}, the model {', '.join(map(repr, theirs.outputs))}"
+        raise error(CheckError, "the program is not of this model", where=str(model), why=why)
 
 
 def difference(got: Array, want: Array, *, quantum: float | None = None) -> Difference:
@@ -125,6 +142,7 @@ def difference(got: Array, want: Array, *, quantum: float | None = None) -> Diff
         max_quanta=None if quantum is None else largest / quantum,
         cosine=1.0 if same.all() else cosine(a, b),
         argmax=_argmax_agreement(a, b),
+        iou=_iou(a, b),
     )
 
 
@@ -134,12 +152,13 @@ def cosine(a: Array, b: Array) -> float:
     Two single numbers have no angle worth the name: for them it is 1 − |a − b| / max(|a|, |b|).
     """
     x, y = a.ravel(), b.ravel()
+    largest = [float(np.abs(v).max(initial=0.0)) for v in (x, y)]
+    if not all(0 < m < math.inf for m in largest):
+        return 0.0
     if x.size == 1:
-        largest = float(max(abs(x[0]), abs(y[0])))
-        return 1.0 - float(abs(x[0] - y[0])) / largest if math.isfinite(largest) and largest > 0 else 0.0
-    x, y = (v / (np.abs(v).max(initial=0.0) or 1.0) for v in (x, y))  # so that squares neither overflow nor vanish
-    length = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(x @ y) / length if math.isfinite(length) and length > 0 else 0.0
+        return 1.0 - float(abs(x[0] - y[0])) / max(largest)
+    x, y = (v / m for v, m in zip((x, y), largest, strict=True))  # so that squares neither overflow nor vanish
+    return float(x @ y) / float(np.linalg.norm(x) * np.linalg.norm(y))
 
 
 def _argmax_agreement(a: Array, b: Array) -> float | None:
@@ -147,6 +166,14 @@ def _argmax_agreement(a: Array, b: Array) -> float | None:
     if a.ndim < 2 or a.shape[axis] < 2 or not a.size:
         return None
     return float((a.argmax(axis) == b.argmax(axis)).mean())
+
+
+def _iou(a: Array, b: Array) -> float | None:
+    if b.ndim != 4 or b.shape[1] != 1 or not b.size or not (b.min() >= 0 and b.max() <= 1):
+        return None
+    above_a, above_b = a > 0.5, b > 0.5
+    union = int((above_a | above_b).sum())
+    return int((above_a & above_b).sum()) / union if union else 1.0
 
 
 # ---- outputs
@@ -159,7 +186,10 @@ def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: floa
     rows, passed, theirs = [], True, []
     for ours, plain, optimised in runs:
         want = plain[info.name]
-        row = difference(ours[info.name].reshape(want.shape), want, quantum=quantum)
+        if want.shape != info.shape:
+            why = f"the program gives {shape_text(info.shape)}, ONNX Runtime {shape_text(want.shape)}"
+            raise error(CheckError, f"output {info.name!r} has two shapes", why=why, hint="--shape, as at compilation")
+        row = difference(ours[info.name], want, quantum=quantum)
         own = difference(optimised[info.name], want).cosine
         passed &= row.cosine >= min(tolerance, own)
         rows.append(row)
@@ -169,13 +199,14 @@ def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: floa
 
 def _worst(rows: Sequence[Difference]) -> Difference:
     quanta = [r.max_quanta for r in rows if r.max_quanta is not None]
-    classes = [r.argmax for r in rows if r.argmax is not None]
+    shares = {name: [v for r in rows if (v := getattr(r, name)) is not None] for name in ("argmax", "iou")}
+    means = {name: float(np.mean(values)) if values else None for name, values in shares.items()}
     return Difference(
         equal=float(np.mean([r.equal for r in rows])),
         max_abs=max(r.max_abs for r in rows),
         max_quanta=max(quanta, default=None),
         cosine=min(r.cosine for r in rows),
-        argmax=float(np.mean(classes)) if classes else None,
+        **means,
     )
 
 

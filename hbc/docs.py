@@ -128,7 +128,7 @@ def _instruction_section(cls: type[ops.BpuOp]) -> str:
 
 
 def _unary_table(members: list[type[Op]]) -> str:
-    rows = ((f"`{c.NAME}`", _linked(" ".join(_doc(c).split())).strip(), _attributes(c) or "–") for c in members)
+    rows = ((f"`{c.NAME}`", _linked(_one_line(_doc(c))), _attributes(c) or "–") for c in members)
     return markdown(("op", "f(x)", "attributes"), rows)
 
 
@@ -161,7 +161,7 @@ def _attributes(cls: type[Op]) -> str:
 
 def _on_the_bpu(cls: type[Op]) -> str:
     if cls in DERIVE:
-        return _linked(" ".join((DERIVE[cls].__doc__ or "").split())).strip()
+        return _linked(_one_line(DERIVE[cls].__doc__ or ""))
     if issubclass(cls, ops.Binary):
         return IN_A_TABLE
     return "data of the program" if cls is ops.Const else "no; it runs on the CPU"
@@ -236,7 +236,7 @@ def marches_page() -> str:
         "# Marches\n",
         NOTICE.format("`hbc/backend/bpu/march.py` and `hbc/backend/bpu/rules`"),
         f"A march is one generation of the BPU; `--march` picks it, and {aliases}.\n",
-        f"{_doc(march_module)}",
+        _doc(march_module),
         "## Numbers\n",
         "*Asked by* names the rules below that look at a number; the others are for information.\n",
         markdown(("", *MARCHES, "source", "asked by"), _march_rows()),
@@ -284,10 +284,13 @@ PICTURE = ("%", "graph(")  # how the text of the IR begins
 
 
 def _doc(thing: object) -> str:
-    """A docstring with a newline at its end. Pictures are indented, also those that end it: `cleandoc` dedents them."""
+    """A docstring, a line per paragraph; pictures are indented, also those that `cleandoc` dedents for ending it."""
     paragraphs = inspect.cleandoc(getattr(thing, "__doc__", None) or "").split("\n\n")
-    drawn = [textwrap.indent(p, "    ") if p.startswith(PICTURE) else p for p in paragraphs]
-    return "\n\n".join(drawn) + "\n"
+    return "\n\n".join(p if p.startswith("    ") else _paragraph(p) for p in paragraphs) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.indent(text, "    ") if text.startswith(PICTURE) else _one_line(text)
 
 
 def _one_line(text: str) -> str:

@@ -15,6 +15,7 @@ from hbc_runtime import isa
 from hbc_runtime.program import BpuSegment, Model, Program
 
 from .analysis import HighPrecision, affine_tensors, high_precision, macs, wide_accumulators
+from .words import human_bytes, human_count, plural, some
 
 # What rewrites absorb by the hundred. A reader of the table wants the layers; the JSON has everything.
 QUANT_NODES = frozenset(
@@ -130,6 +131,40 @@ class Report:
     def layers(self) -> tuple[NodeRow, ...]:
         """The nodes that do more than quantise or dequantise."""
         return tuple(n for n in self.nodes if n.op_type not in QUANT_NODES)
+
+    def summary(self) -> list[str]:
+        """The report in a few lines."""
+        placed = ", ".join(f"{count} {device}" for device, count in self.placed.items()) or "none"
+        work = [plural(sum(self.instructions.values()), "instruction"), plural(len(self.segments), "segment")]
+        return [
+            f"nodes      {placed}",
+            f"work       {human_count(self.macs)} MACs, {', '.join(work)}",
+            f"memory     {human_bytes(self.arena_bytes)} arena, {human_bytes(self.constant_bytes)} constants",
+        ]
+
+    def warnings(self) -> list[str]:
+        """What the user should know without asking, in lines of what, and what to try."""
+        found = []
+        if self.affine:
+            names = some([repr(t.tensor) for t in self.affine])
+            found.append(
+                f"{plural(len(self.affine), 'tensor')} with a zero point; a real BPU would refuse this model: {names}\n"
+                "   = try:  quantise activations symmetrically; --strict makes this an error, --explain lists them all"
+            )
+        if self.wide:
+            names = some([repr(t.tensor) for t in self.wide])
+            found.append(f"{plural(len(self.wide), 'sum')} may pass 32 bits and then saturate: {names}")
+        on_cpu = [n for n in self.layers if n.device == "cpu"]
+        if on_cpu:
+            names = some([f"{n.node!r} ({n.op_type})" if n.op_type else repr(n.node) for n in on_cpu])
+            found.append(
+                f"{plural(len(on_cpu), 'node')} on the CPU, not the BPU: {names}\n   = try:  --explain says why"
+            )
+        return found
+
+    def __str__(self) -> str:
+        notes = [f"warning: {w}" for w in self.warnings()]
+        return "\n".join([f"{self.model} on {self.march}, arith {self.arith}", *self.summary(), *notes])
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""

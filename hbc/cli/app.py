@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,7 @@ from hbc.diagnostics import Diagnostic, HbcError, OptionError, PassError, from_t
 from .console import Screen, Verbosity
 
 DONE, CANNOT, USAGE, DIFFERENT, BUG, INTERRUPTED, TERMINATED, PIPE_CLOSED = 0, 1, 2, 3, 70, 130, 143, 141
+DEBUG_NOTE = "HBC_DEBUG=1 shows the traceback"
 
 # One line per verb here, so that `hbc --help` need not load what the verbs load.
 VERBS = {
@@ -66,8 +68,8 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The named verb; a usage error that offers the nearest one otherwise."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            guess = nearest(args[0], VERBS, limit=1)
-            raise BadCommand(f"there is no command {args[0]!r}", f"{guess} Known are {', '.join(VERBS)}".strip(), ctx)
+            hint = f"{nearest(args[0], VERBS, limit=1) or 'hbc --help'} Verbs are {', '.join(VERBS)}"
+            raise BadCommand(f"there is no command {args[0]!r}", hint, ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -87,7 +89,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    r"""Compile quantised ONNX models for the Horizon BPU, and run them bit for bit.
+    """Compile quantised ONNX models for the Horizon BPU, and run them bit for bit.
 
     \b
     Start with:   hbc compile model.onnx --march nash -o model.hbm
@@ -96,7 +98,7 @@ def cli(ctx: click.Context) -> None:
 
     Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check
     found a difference, 70 a bug in hbc.
-    """
+    """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(USAGE)
@@ -132,7 +134,7 @@ def _guarded(arguments: list[str], verbosity: Verbosity) -> int:
         Screen(verbosity).diagnostic(Diagnostic(title=err.format_message(), hint=hint))
         return USAGE
     except (click.Abort, KeyboardInterrupt):
-        Screen(verbosity).error("interrupted", "hbc:")
+        Screen(verbosity).note("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         raise
@@ -146,8 +148,9 @@ def _failed(err: Exception, arguments: list[str], verbosity: Verbosity) -> int:
         traceback.print_exception(err)
     screen = Screen(verbosity)
     if isinstance(err, PassError) and err.is_bug:
-        screen.diagnostic(err.diagnostic)
-        _ask_to_report(screen, err.reproducer or str(_write_crash(err, arguments)))
+        folder = err.reproducer or str(_write_crash(err, arguments))
+        hint = f"report it with the files in {folder}"
+        screen.diagnostic(replace(err.diagnostic, hint=hint, notes=(*err.diagnostic.notes, DEBUG_NOTE)))
         return BUG
     if isinstance(err, HbcError):
         screen.diagnostic(err.diagnostic)
@@ -164,22 +167,16 @@ def _failed(err: Exception, arguments: list[str], verbosity: Verbosity) -> int:
             Diagnostic(title="out of memory", why=str(err), hint="a smaller --shape, or a larger machine")
         )
         return CANNOT
-    screen.error(f"{type(err).__name__}: {err}" if str(err) else type(err).__name__, "internal error:")
-    _ask_to_report(screen, str(_write_crash(err, arguments)))
+    what = f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
+    hint = f"report it with the files in {_write_crash(err, arguments)}"
+    why = "this is a bug in hbc, not in your model"
+    screen.diagnostic(Diagnostic(title=f"internal error: {what}", why=why, hint=hint, notes=(DEBUG_NOTE,)))
     return BUG
 
 
 def _is_runtime_error(err: Exception) -> bool:
     errors = sys.modules.get("hbc_runtime.errors")  # where it isn't loaded, nothing can have raised one
     return errors is not None and isinstance(err, errors.HbmError)
-
-
-def _ask_to_report(screen: Screen, folder: str) -> None:
-    screen.error(
-        f"in hbc, not in your model\n   = try:  report it, with the folder {folder!r}: it holds what is needed to"
-        " see it again\n   = note: HBC_DEBUG=1 shows the traceback",
-        "this is a bug",
-    )
 
 
 def _write_crash(err: Exception, arguments: list[str]) -> Path:

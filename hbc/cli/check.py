@@ -16,12 +16,12 @@ from hbc.words import plural
 from hbc_runtime import load
 from hbc_runtime.program import Program
 
+from .app import DIFFERENT
 from .console import Screen
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
 from .render import table
 from .stages import stage_lines
 
-DIFFERENT = 3
 SHOWN = 10  # inner tensors shown with --tensors, the farthest first
 
 
@@ -69,7 +69,7 @@ def command(
     no_tensors: bool,
     as_json: bool,
 ) -> int:
-    r"""Compile MODEL, run it, and compare with ONNX Runtime.
+    """Compile MODEL, run it, and compare with ONNX Runtime.
 
     An output passes where its cosine to ONNX Runtime's unoptimised run is at least the tolerance, or at least that of
     ONNX Runtime's own optimised run. Exit status 3 where one doesn't.
@@ -77,7 +77,7 @@ def command(
     \b
     hbc check model.onnx --march nash
     hbc check model.onnx --input samples.npz --tensors
-    """
+    """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if tensors and no_tensors:
         raise click.UsageError("--tensors and --no-tensors exclude each other")
     out = screen()
@@ -113,14 +113,15 @@ def _show(out: Screen, result: CheckResult, tensors: bool) -> None:
 
 
 def _outputs(result: CheckResult) -> Table:
-    columns = ("output", "equal", "max diff", "in quanta", "cosine", "ORT's own", "argmax", "verdict")
+    columns = ("output", "equal", "max diff", "in quanta", "cosine", "ORT's own", "argmax/IoU", "verdict")
     return table(columns, (_output_cells(o) for o in result.outputs), right=columns[1:7])
 
 
 def _output_cells(o: OutputResult) -> tuple[object, ...]:
     verdict = Text("ok", style="green") if o.passed else Text("different", style="bold red")
     own = "" if o.ort_cosine is None else f"{o.ort_cosine:.6f}"
-    return o.name, *_figures(o.difference), own, _share(o.difference.argmax), verdict
+    agree = o.difference.argmax if o.difference.argmax is not None else o.difference.iou
+    return o.name, *_figures(o.difference), own, _share(agree), verdict
 
 
 def _tensors(result: CheckResult) -> Table:

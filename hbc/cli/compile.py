@@ -17,7 +17,7 @@ from hbc.words import human_bytes
 from .console import Screen
 from .opt import write_text
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
-from .render import nodes_table, notes_table, outputs_table, summary, warnings
+from .render import nodes_table, notes_table, outputs_table
 from .stages import stage_lines
 
 STDOUT = Path("-")
@@ -50,13 +50,13 @@ def command(
     locs: bool,
     as_json: bool,
 ) -> None:
-    r"""Compile MODEL (.onnx) into a .hbm program.
+    """Compile MODEL (.onnx) into a .hbm program.
 
     \b
     hbc compile model.onnx                            model.hbm, for nash-e
     hbc compile model.onnx --march bayes-e --explain  and where each node runs
     hbc compile model.onnx --emit hbir --stop-after quantize
-    """
+    """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
     if emit == "hbir":
         if explain or as_json:
@@ -106,14 +106,14 @@ def _explain(out: Screen, report: Report) -> None:
     notes = notes_table(report)
     if notes is not None:
         out.result(notes)
-    for line in summary(report):
+    for line in report.summary():
         out.result(line)
 
 
 def _tell(out: Screen, report: Report, output: Path, size: int) -> None:
-    for line in summary(report):
+    for line in report.summary():
         out.story(f"  {line}", "dim")
-    for text in warnings(report):
+    for text in report.warnings():
         out.warn(text)
     out.story(f"wrote {output} ({human_bytes(size)})", "bold green")
 

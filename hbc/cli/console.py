@@ -67,9 +67,9 @@ class Screen:
         if not self.verbosity.quiet:
             self._labelled("warning:", "bold yellow", text)
 
-    def error(self, text: str, label: str = "error:") -> None:
-        """What went wrong, in words of our own; shown always."""
-        self._labelled(label, "bold red", text)
+    def note(self, text: str) -> None:
+        """How the run ended, where that is no error; shown always."""
+        self._labelled("hbc:", "bold", text)
 
     def diagnostic(self, diagnostic: Diagnostic) -> None:
         """What went wrong, as hbc's own messages are worded; shown always."""

@@ -60,13 +60,13 @@ def command(
     locs: bool,
     elide: bool,
 ) -> None:
-    r"""Run single passes or a stage on SOURCE (.hbir text, or a model) and print the module.
+    """Run single passes or a stage on SOURCE (.hbir text, or a model) and print the module.
 
     \b
     hbc opt model.onnx                         the module as it was taken in
     hbc opt -p fuse-conv,dce in.hbir
     hbc opt --stage quantize in.hbir -o out.hbir
-    """
+    """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if passes_text is not None and stage is not None:
         raise click.UsageError("-p and --stage exclude each other")
     if output is not None:

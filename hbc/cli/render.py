@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hbc.report import NodeRow, Report
-from hbc.words import human_bytes, human_count, plural, shape_text, some
+from hbc.words import plural, shape_text
 
 from .console import printable
 
@@ -71,33 +71,3 @@ def notes_table(report: Report) -> Table | None:
         *((t.tensor, t.node, f"sums of {t.detail} may pass 32 bits, and then saturate") for t in report.wide),
     ]
     return table(("tensor", "node", "note"), rows) if rows else None
-
-
-def summary(report: Report) -> list[str]:
-    """The report in a few lines."""
-    placed = ", ".join(f"{count} {device}" for device, count in report.placed.items()) or "none"
-    work = [plural(sum(report.instructions.values()), "instruction"), plural(len(report.segments), "segment")]
-    return [
-        f"nodes      {placed}",
-        f"work       {human_count(report.macs)} MACs, {', '.join(work)}",
-        f"memory     {human_bytes(report.arena_bytes)} arena, {human_bytes(report.constant_bytes)} constants",
-    ]
-
-
-def warnings(report: Report) -> list[str]:
-    """What the user should know without asking."""
-    found = []
-    if report.affine:
-        names = some([repr(t.tensor) for t in report.affine])
-        found.append(
-            f"{plural(len(report.affine), 'tensor')} with a zero point; a real BPU would refuse this model: {names}\n"
-            "   = try:  quantise activations symmetrically; --strict makes this an error, --explain lists them all"
-        )
-    if report.wide:
-        names = some([repr(t.tensor) for t in report.wide])
-        found.append(f"{plural(len(report.wide), 'sum')} may pass 32 bits and then saturate: {names}")
-    on_cpu = [n for n in report.layers if n.device == "cpu"]
-    if on_cpu:
-        names = some([f"{n.node!r} ({n.op_type})" if n.op_type else repr(n.node) for n in on_cpu])
-        found.append(f"{plural(len(on_cpu), 'node')} on the CPU, not the BPU: {names}\n   = try:  --explain says why")
-    return found

@@ -51,12 +51,12 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    r"""Run PROGRAM (.hbm) on arrays, and show or save its outputs.
+    """Run PROGRAM (.hbm) on arrays, and show or save its outputs.
 
     \b
     hbc run model.hbm --input image=x.npy -o out.npz
     hbc run model.hbm --random 0
-    """
+    """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     out = screen()
     if output is not None:
         check_writable(output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from .core import Graph, Op, Value
@@ -16,7 +16,7 @@ OpT = TypeVar("OpT", bound=Op)
 def make_op(
     cls: type[OpT],
     operands: Sequence[Value | None],
-    attrs: dict[str, object],
+    attrs: Mapping[str, object],
     loc: Loc,
     types: Sequence[TensorType] | None = None,
     names: Sequence[str | None] = (),

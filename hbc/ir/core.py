@@ -26,8 +26,8 @@ OpT = TypeVar("OpT", bound="Op")
 class Value:
     """One SSA value: the result of an op, or an argument of a graph.
 
-    `name` is a hint for the text and reports (the user's tensor name where there is one). `offset` is the value's place in
-    the arena once memory is planned.
+    `name` is a hint for the text and reports (the user's tensor name where there is one). `offset` is the value's
+    place in the arena once memory is planned.
     """
 
     __slots__ = ("index", "name", "offset", "owner", "type", "uses")
@@ -78,7 +78,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an op runs: `bpu`, `host` (quantise, dequantise and moves at the border) or `cpu` (ONNX Runtime), and why."""
+    """Where an op runs, and why.
+
+    `device` is `bpu`, `host` (quantise, dequantise and moves at the border) or `cpu` (ONNX Runtime).
+    """
 
     device: str
     reason: str = ""
@@ -86,7 +89,10 @@ class Placement:
 
 
 class Op:
-    """Base of all ops. Subclasses are declared with `@define_op` (define.py); what one does with an op is a rule elsewhere."""
+    """Base of all ops.
+
+    Subclasses are declared with `@define_op` (define.py); what one does with an op is a rule elsewhere.
+    """
 
     NAME: ClassVar[str] = ""
     OPERANDS: ClassVar[tuple[OperandSpec, ...]] = ()
@@ -142,7 +148,10 @@ class Op:
     # -- interpretation: overridden by op classes
 
     def infer(self) -> Sequence[TensorType]:
-        """The result types that operands and attributes imply; quantisation of a result may be anything a rewrite sets."""
+        """The result types that operands and attributes imply.
+
+        The quantisation of a result may be anything a rewrite sets.
+        """
         raise AssertionError(self.NAME)
 
     def verify(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -98,11 +98,11 @@ def define_op(name: str) -> Callable[[OpClass], OpClass]:
     return enter
 
 
-def bind_attrs(cls: type[Op], given: dict[str, object]) -> dict[str, object]:
+def bind_attrs(cls: type[Op], given: Mapping[str, object]) -> dict[str, object]:
     """`given` in declaration order with defaults filled in; TypeError for unknown or missing names."""
     unknown = set(given) - {a.name for a in cls.ATTRS}
     if unknown:
-        msg = f"{cls.NAME} has no attribute {sorted(unknown)[0]!r}"
+        msg = f"{cls.NAME} has no attribute {min(unknown)!r}"
         raise TypeError(msg)
     bound = {}
     for a in cls.ATTRS:

@@ -37,8 +37,9 @@ def fuse(locs: Iterable[Loc]) -> Loc:
     parts: dict[NodeLoc | FileLoc, None] = {}
     for loc in locs:
         parts.update(dict.fromkeys(loc.parts if isinstance(loc, FusedLoc) else (loc,)))
-    nodes = [p for p in parts if isinstance(p, NodeLoc)] or list(parts)
-    return nodes[0] if len(nodes) == 1 else FusedLoc(tuple(nodes))
+    nodes: tuple[NodeLoc | FileLoc, ...] = tuple(p for p in parts if isinstance(p, NodeLoc))
+    kept = nodes or tuple(parts)
+    return kept[0] if len(kept) == 1 else FusedLoc(kept)
 
 
 def node_names(loc: Loc) -> tuple[str, ...]:

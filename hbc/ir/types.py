@@ -1,4 +1,7 @@
-"""Types of the IR: frozen values. `DType` and `Quant` are the runtime's own, so that the two sides cannot drift apart."""
+"""Types of the IR: frozen values.
+
+`DType` and `Quant` are the runtime's own, so that the two sides cannot drift apart.
+"""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Pass:
-    """A change of the module. Subclasses are frozen dataclasses; their fields are the pass's options (`fuse-conv{x=1}`).
+    """A change of the module.
 
-    `run` returns how many rewrites it made. `changes_numerics`: the integers before and after may differ (a proof by
+    Subclasses are frozen dataclasses; their fields are the pass's options (`fuse-conv{x=1}`). `run` returns how many rewrites it made. `changes_numerics`: the integers before and after may differ (a proof by
     execution is not asked for). The docstring shows before and after.
     """
 

@@ -53,11 +53,11 @@ def _keeps_shape(op: Op) -> bool:
 
 
 def _takes_all(op: Op) -> bool:
-    return _keeps_shape(op) and not any(op.attrs["starts"]) and _steps_forward(op)  # type: ignore[arg-type]
+    return _keeps_shape(op) and not any(op.attrs["starts"]) and _steps_forward(op)
 
 
 def _steps_forward(op: Op) -> bool:
-    return all(step == 1 or size <= 1 for step, size in zip(op.attrs["steps"], op.out.type.shape, strict=True))  # type: ignore[call-overload]
+    return all(step == 1 or size <= 1 for step, size in zip(op.attrs["steps"], op.out.type.shape, strict=True))
 
 
 def _always(_op: Op) -> bool:
@@ -150,7 +150,7 @@ def merge_slices(op: Op, rw: Rewriter) -> None:
     inner = _above(op)
     if inner is None or 0 in op.out.type.shape:
         return
-    rows = list(zip(inner.attrs["starts"], inner.attrs["steps"], op.attrs["starts"], op.attrs["steps"], strict=True))  # type: ignore[call-overload]
+    rows = list(zip(inner.attrs["starts"], inner.attrs["steps"], op.attrs["starts"], op.attrs["steps"], strict=True))
     starts = tuple(a + b * s for a, s, b, _ in rows)
     steps = tuple(s * t for _, s, _, t in rows)
     attrs = op.attrs | {"starts": starts, "steps": steps}

@@ -33,7 +33,7 @@ class FoldClip(Pass):
                 continue
             if not op.x.has_one_use:
                 continue
-            low, high = maker.attrs["clip"]  # type: ignore[misc]
+            low, high = maker.attrs["clip"]
             clip = (min(max(low, op.low), op.high), max(min(high, op.high), op.low))
             rw = Rewriter(module.graph, op)
             rw.replace(op, rw.op(type(maker), *maker.operands, type=t, **(maker.attrs | {"clip": clip})), maker)

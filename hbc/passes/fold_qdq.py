@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,8 +29,8 @@ class FoldQdq(Pass):
         %c = conv2d %a, %w, %b                →
         %y = quantize %c
 
-    The real-valued op stays where somebody else reads it; `dce` drops it otherwise. A bias stays what it is (real values, or
-    i32 with its scale); constants of elementwise ops that are not quantised become i16.
+    The real-valued op stays where somebody else reads it; `dce` drops it otherwise. A bias stays what it is (real
+    values, or i32 with its scale); constants of elementwise ops that are not quantised become i16.
     """
 
     name: ClassVar[str] = "fold-qdq"
@@ -55,7 +55,8 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
     rule = next((r for cls, r in RULES if isinstance(op, cls)), None)
     if isinstance(op, ops.ResizeLinear) and sem.is_onnx:
         return None  # D10 rounds half up with 8-bit weights; ONNX's own float interpolation runs on the CPU
-    if rule is None or (t.dtype not in {DType.I8, DType.I16} and not (t.dtype is DType.I32 and isinstance(op, WEIGHTED))):
+    wide = t.dtype is DType.I32 and isinstance(op, WEIGHTED)
+    if rule is None or not (t.dtype in {DType.I8, DType.I16} or wide):
         return None
     operands = rule(rw, op, sem)
     if operands is None:
@@ -63,7 +64,7 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
     attrs = dict(op.attrs)
     if quantize.narrow and "clip" in attrs:
         low = (quantize.limits[0] - t.quant.zero_point[0]) * t.quant.scale[0]
-        attrs["clip"] = (max(low, attrs["clip"][0]), max(low, attrs["clip"][1]))  # type: ignore[index]
+        attrs["clip"] = (max(low, attrs["clip"][0]), max(low, attrs["clip"][1]))
     elif quantize.narrow:
         return None
     if isinstance(op, SAME_SCALE):
@@ -80,7 +81,7 @@ def _in_operand_scale(rw: Rewriter, op: Op, operands: Operands, attrs: dict[str,
 
 
 def fold_weighted(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
-    """x of one scale, constant weights with scales along the output channels, a constant bias, an addend of one scale."""
+    """x and addend of one scale each, constant weights with scales along the output channels, a constant bias."""
     assert isinstance(op, WEIGHTED)
     x, weight = activation_behind(op.x), weight_behind(op.weight)
     if x is None or weight is None or not weight_axis_fits(op, weight):

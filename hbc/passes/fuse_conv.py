@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,8 +30,9 @@ class FuseConv(Pass):
         %c = add %b, %r                 →
         %y = clip %c {low = 0}
 
-    A batch norm goes into the weights' scales (their integers stay, but for the sign of negative factors) and into the bias. An
-    add or clip is fused only where the result is then quantised at once: in between nothing is rounded (NUMERICS 5).
+    A batch norm goes into the weights' scales (their integers stay, but for the sign of negative factors) and into the
+    bias. An add or clip is fused only where the result is then quantised at once: in between nothing is rounded
+    (NUMERICS 5).
     """
 
     name: ClassVar[str] = "fuse-conv"
@@ -57,7 +58,9 @@ def fuse_batch_norm(graph: Graph, op: ops.BatchNorm, sem: Semantics) -> int:
     if not isinstance(conv, (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)) or not op.x.has_one_use:
         return 0
     multiplier, offset = const_value(op.multiplier), const_value(op.offset)
-    if multiplier is None or offset is None or not is_default_clip(conv) or conv.attrs.get("group", 1) != 1 and isinstance(conv, ops.ConvTranspose2d):
+    if multiplier is None or offset is None or not is_default_clip(conv):
+        return 0
+    if isinstance(conv, ops.ConvTranspose2d) and conv.group != 1:
         return 0
     if getattr(conv, "addend", None) is not None or (isinstance(conv, ops.Linear) and op.x.type.rank != 2):
         return 0
@@ -80,7 +83,8 @@ def _scaled_weight(rw: Rewriter, weight: Value, factor: np.ndarray, axis: int) -
     plain = const_value(weight)
     shape = [-1 if i == axis else 1 for i in range(weight.type.rank)]
     if plain is not None:
-        return rw.op(ops.Const, value=(plain.astype(np.float64) * factor.astype(np.float64).reshape(shape)).astype(np.float32)).out
+        scaled = plain.astype(np.float64) * factor.astype(np.float64).reshape(shape)
+        return rw.op(ops.Const, value=scaled.astype(np.float32)).out
     ints = weight_behind(weight)
     if ints is None or ints.type.quant is None or ints.type.quant.axis not in {None, axis} or not np.all(factor != 0):
         return None
@@ -94,33 +98,40 @@ def _scaled_weight(rw: Rewriter, weight: Value, factor: np.ndarray, axis: int) -
     return rw.op(ops.Dequantize, const.out).out
 
 
-def _flipped(value: np.ndarray, zero: np.ndarray, negative: np.ndarray, shape: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def _flipped(
+    value: np.ndarray, zero: np.ndarray, negative: np.ndarray, shape: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
     """Integers (and zero points) of channels with a negative factor, negated; wider where −128 would not fit."""
     if not negative.any():
         return value, zero
-    wide = np.where(negative.reshape(shape), -(value.astype(np.int64) - zero.reshape(shape)), value.astype(np.int64) - zero.reshape(shape))
+    centred = value.astype(np.int64) - zero.reshape(shape)
+    wide = np.where(negative.reshape(shape), -centred, centred)
     fits = wide.min() >= -128 and wide.max() <= 127
     return wide.astype(np.int8 if fits else np.int16), np.zeros_like(zero)
 
 
-def _copy(rw: Rewriter, op: Op, operands: list[Value | None], attrs: dict[str, object]) -> Op:
+def _copy(rw: Rewriter, op: Op, operands: list[Value | None], attrs: dict[str, Any]) -> Op:
     return rw.op(type(op), *operands, type=op.out.type, **attrs)
 
 
 def fuse_add(graph: Graph, op: ops.Add) -> int:
-    """add(conv(x, w, b), dequantize r) → conv(x, w, b, r), where the sum goes to a quantize or through a clip to one."""
+    """add(conv(x, w, b), dequantize r) → conv(x, w, b, r).
+
+    Where the sum goes to a quantize or through a clip to one.
+    """
     if not _ends_quantized(op.out):
         return 0
     for conv_value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         conv = conv_value.op
         if not isinstance(conv, (ops.Conv2d, ops.Linear)) or not conv_value.has_one_use or conv.addend is not None:
             continue
-        if not is_default_clip(conv) or other.type.shape != conv_value.type.shape or op.out.type.shape != other.type.shape:
+        if not is_default_clip(conv) or not conv_value.type.shape == other.type.shape == op.out.type.shape:
             continue
         if activation_behind(other) is None or not _integral(conv):
             continue
         rw = Rewriter(graph, op)
-        rw.replace(op, _copy(rw, conv, [conv.x, conv.weight, conv.bias, other], conv.attrs | {"clip": op.clip}), conv)
+        operands = [conv.x, conv.weight, conv.bias, other]
+        rw.replace(op, _copy(rw, conv, operands, conv.attrs | {"clip": op.clip}), conv)
         return rw.changes
     return 0
 
@@ -130,7 +141,7 @@ def fuse_clip(graph: Graph, op: ops.Clip) -> int:
     maker = op.x.op
     if not isinstance(maker, CLIPPABLE) or not op.x.has_one_use or not feeds_only_quantize(op.out):
         return 0
-    low, high = maker.attrs["clip"]  # type: ignore[misc]
+    low, high = maker.attrs["clip"]
     low, high = min(max(low, op.low), op.high), max(min(high, op.high), op.low)
     rw = Rewriter(graph, op)
     rw.replace(op, _copy(rw, maker, list(maker.operands), maker.attrs | {"clip": (low, high)}), maker)
@@ -140,8 +151,10 @@ def fuse_clip(graph: Graph, op: ops.Clip) -> int:
 def _ends_quantized(value: Value) -> bool:
     if feeds_only_quantize(value):
         return True
-    users = value.users
-    return not value.is_output and len(users) == 1 and isinstance(users[0], ops.Clip) and feeds_only_quantize(users[0].out)
+    if value.is_output or len(value.users) != 1:
+        return False
+    reader = value.users[0]
+    return isinstance(reader, ops.Clip) and feeds_only_quantize(reader.out)
 
 
 def _integral(conv: ops.Conv2d | ops.Linear) -> bool:

@@ -12,7 +12,9 @@ from .base import Pass, Target
 
 @dataclass(frozen=True)
 class LowerToBpu(Pass):
-    """Every op placed on the BPU or the host becomes its instruction, with its constants; spatial ops between transposes to NHWC.
+    """Every op placed on the BPU or the host becomes its instruction, with its constants.
+
+    Spatial ops stand between transposes to NHWC.
 
         %y = conv2d %x, %w, %b : q<0.05>      →   %t = bpu.transpose %x {perm = [0, 2, 3, 1]}
                                                   %c = bpu.conv2d %t, %k, %bias, %mult, %pre, %post {scheme = FORM_A, …}

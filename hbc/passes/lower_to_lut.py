@@ -25,15 +25,15 @@ SEGMENTS, ENTRIES = 64, 64  # NUMERICS 7 [F]: the largest table of the segmented
 
 @dataclass(frozen=True)
 class LowerToLut(Pass):
-    """A chain (or any expression) of elementwise ops over one dequantized tensor and scalars, quantised again → one table.
+    """Elementwise ops over one dequantized tensor and scalars, quantised again → one table.
 
         %a = dequantize %x
         %b = hard_sigmoid %a                      %t = const dense<…> : tensor<256xi8>
         %c = mul %a, %b                       →   %y = lut %x, %t
         %y = quantize %c
 
-    i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with interpolation (D8). A clip that keeps the scale stays a
-    clip of integers. For `--arith onnx` every step is rounded to float32, as the ONNX operators are.
+    They may be a chain or any expression. i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with interpolation (D8). A clip that keeps the scale
+    stays a clip of integers. For `--arith onnx` every step is rounded to float32, as the ONNX operators are.
     """
 
     name: ClassVar[str] = "lower-to-lut"
@@ -64,7 +64,10 @@ class _Expression:
 
     @staticmethod
     def over_one_tensor(root: Value, sem: Semantics) -> _Expression | None:
-        """The expression behind `root`, or None where it reads more than one tensor or anything that is not elementwise."""
+        """The expression behind `root`.
+
+        None where it reads more than one tensor or anything that is not elementwise.
+        """
         found: dict[Op, None] = {}
         scalars: dict[Value, np.ndarray] = {}
         sources: dict[Value, None] = {}
@@ -88,8 +91,10 @@ class _Expression:
         if not visit(root) or len(sources) != 1 or not found:
             return None
         source = next(iter(sources))
-        # a quantised weight (an activation by its type) is no tensor to look up; shapes must stay, so that a table can stand in
-        if source.defined_by(ops.Const) or any(o.out.type.shape != source.type.shape for o in found if o.out not in scalars):
+        if source.defined_by(ops.Const):  # a quantised weight (an activation by its type) is no tensor to look up
+            return None
+        shape = source.type.shape
+        if any(o.out.type.shape != shape for o in found if o.out not in scalars):  # a table can't stand in
             return None
         return _Expression(source, root, tuple(found), scalars)
 
@@ -98,13 +103,13 @@ class _Expression:
         step = np.float32 if sem.is_onnx else np.float64
 
         def f(x: np.ndarray) -> np.ndarray:
-            known = {v: a.astype(step).astype(np.float64) for v, a in self.scalars.items()}
+            def rounded(a: np.ndarray) -> np.ndarray:
+                return a.astype(step).astype(np.float64)
 
-            def operand(value: Value) -> np.ndarray:
-                return known[value] if value in known else x.astype(step).astype(np.float64)
-
+            known = {v: rounded(a) for v, a in self.scalars.items()}
             for op in self.ops:
-                known[op.out] = _apply(op, [operand(v) for v in op.operands if v is not None]).astype(step).astype(np.float64)
+                operands = [known[v] if v in known else rounded(x) for v in op.operands if v is not None]
+                known[op.out] = rounded(_apply(op, operands))
             return np.broadcast_to(known[self.root], x.shape)
 
         return f
@@ -131,17 +136,19 @@ def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Seman
     f = expression.function(sem)
     if source.type.dtype is DType.I8:
         index = np.arange(-128, 128)
-        table = rw.op(ops.Const, value=_table(f, index, source.type, op, sem)).out
-        return rw.op(Lut, source, table, type=out)
+        values = _table(f, index, source.type, op, sem)
+        return rw.op(Lut, source, rw.op(ops.Const, value=values).out, type=out)
     first = -32768 + (65536 // SEGMENTS) * np.arange(SEGMENTS)
     shift = (65536 // SEGMENTS // ENTRIES).bit_length() - 1
     index = first[:, None] + (np.arange(ENTRIES + 1) << shift)
-    table = _table(f, index, source.type, op, sem).astype(np.int16)
+    values = _table(f, index, source.type, op, sem).astype(np.int16)
     segments = np.stack([first, np.full(SEGMENTS, shift), np.arange(SEGMENTS)], axis=1).astype(np.int32)
-    return rw.op(SegmentLut, source, rw.op(ops.Const, value=segments).out, rw.op(ops.Const, value=table).out, type=out)
+    return rw.op(SegmentLut, source, rw.op(ops.Const, value=segments).out, rw.op(ops.Const, value=values).out, type=out)
 
 
-def _table(f: Callable[[np.ndarray], np.ndarray], index: np.ndarray, source: TensorType, op: ops.Quantize, sem: Semantics) -> np.ndarray:
+def _table(
+    f: Callable[[np.ndarray], np.ndarray], index: np.ndarray, source: TensorType, op: ops.Quantize, sem: Semantics
+) -> np.ndarray:
     """The result's integers for the source's integers `index`."""
     assert source.quant is not None
     assert op.out.type.quant is not None

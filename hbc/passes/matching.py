@@ -55,4 +55,4 @@ def feeds_only_quantize(value: Value) -> bool:
 
 def is_default_clip(op: Op) -> bool:
     """True where the op has no fused clip."""
-    return tuple(op.attrs.get("clip", ops.NO_CLIP)) == ops.NO_CLIP  # type: ignore[arg-type]
+    return tuple(op.attrs.get("clip", ops.NO_CLIP)) == ops.NO_CLIP

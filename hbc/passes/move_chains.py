@@ -141,9 +141,9 @@ def must_copy(op: Op, x: Value) -> bool:
 
 
 def _composed(links: Sequence[Op]) -> tuple[int, ...]:
-    perm: Sequence[int] = range(len(links[0].attrs["perm"]))  # type: ignore[arg-type]
+    perm: Sequence[int] = range(len(links[0].attrs["perm"]))
     for link in links:
-        perm = [perm[p] for p in link.attrs["perm"]]  # type: ignore[attr-defined]
+        perm = [perm[p] for p in link.attrs["perm"]]
     return tuple(perm)
 
 
@@ -165,7 +165,7 @@ def _order(links: Sequence[Op], shape: tuple[int, ...], family: Family) -> Order
     order = Order(shape)
     for link in links:
         if isinstance(link, family.transpose):
-            order.transpose(link.attrs["perm"])  # type: ignore[arg-type]
+            order.transpose(link.attrs["perm"])
         elif not order.reshape(link.out.type.shape):
             return None
     return order

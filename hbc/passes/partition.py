@@ -19,14 +19,14 @@ BORDER = (ops.Quantize, ops.Dequantize, ops.FlipSign)
 
 @dataclass(frozen=True)
 class Partition(Pass):
-    """Place every op on `bpu`, on `host` (quantise, dequantise, moves of reals at the border) or on `cpu`, with the reason.
+    """Place every op on `bpu`, `host` (quantise, dequantise, moves of reals at the border) or `cpu`, with the reason.
 
         %a = conv2d %x, %w                                %a = conv2d %x, %w  @bpu(0)
         %b = dequantize %a                            →   %b = dequantize %a  @host(0)
         %c = call %b {op_type = "Softmax"}                %c = call %b …      @cpu(1, "Softmax has no BPU form …")
 
-    A quantised op that the march refuses is unfolded to dequantize → real op → quantize first, and the real op runs on the CPU.
-    Segments alternate between BPU and CPU; ops are put in segment order.
+    A quantised op that the march refuses is unfolded to dequantize → real op → quantize first, and the real op runs on
+    the CPU. Segments alternate between BPU and CPU; ops are put in segment order.
     """
 
     name: ClassVar[str] = "partition"
@@ -35,7 +35,7 @@ class Partition(Pass):
     def run(self, module: Module, target: Target) -> int:
         graph = module.graph
         rejections = {op: r for op in graph.ops if (r := _rejection(op, target)) is not None}
-        unfolded = _unfold(graph, {op: r for op, r in rejections.items() if fixed_point.is_fixed(op)}, target)
+        unfolded = _unfold(graph, {op: r for op, r in rejections.items() if fixed_point.is_fixed(op)})
         _fold_constant_dequantize(graph, target)
         for op in graph.ops:
             if not isinstance(op, ops.Const):
@@ -65,9 +65,9 @@ def _rejection(op: Op, target: Target) -> Rejection | None:
 def _why_not_integer(op: Op) -> str:
     if isinstance(op, ops.Call):
         return f"{op.op_type} has no BPU form"
-    reals = [v.name or "an operand" for v in op.operands if v is not None and v.type.dtype.is_float and not v.defined_by(ops.Dequantize) and not v.defined_by(ops.Const)]
-    if reals:
-        return f"operand {reals[0]!r} is not quantised"
+    for value in op.operands:
+        if value is not None and value.type.dtype.is_float and not isinstance(value.op, (ops.Dequantize, ops.Const)):
+            return f"operand {value.name or 'an operand'!r} is not quantised"
     if not all(isinstance(u.op, ops.Quantize) for u in op.out.uses):
         return "its result is not quantised"
     return "its operands do not fold into integers"
@@ -79,7 +79,7 @@ def _hint(op: Op) -> str:
     return "put QuantizeLinear/DequantizeLinear on its operands and on its result"
 
 
-def _unfold(graph: Graph, refused: dict[Op, Rejection], target: Target) -> dict[Op, Rejection]:
+def _unfold(graph: Graph, refused: dict[Op, Rejection]) -> dict[Op, Rejection]:
     """Replace each refused quantised op by dequantize → real op → quantize; returns the real ops with their reasons."""
     if not refused:
         return {}
@@ -130,9 +130,9 @@ def _place(op: Op, rejection: Rejection | None) -> Placement:
 
 
 def _assign_segments(graph: Graph) -> None:
-    """Number segments (even: BPU and host, odd: CPU) so that each op's operands come from its own or an earlier one; sort ops by them.
+    """Number segments (even: BPU and host, odd: CPU), and sort ops by them.
 
-    Moves of reals between two CPU ops join them.
+    Each op's operands come from its own segment or an earlier one. Moves of reals between two CPU ops join them.
     """
     segment: dict[Op, int] = {}
     for op in graph.ops:

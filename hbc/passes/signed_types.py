@@ -41,7 +41,10 @@ class SignedTypes(Pass):
 
 
 class _Walk:
-    """One pass over the ops: `twins` maps unsigned values that stay to their signed twins, `turned` holds those that became signed."""
+    """One pass over the ops.
+
+    `twins` maps unsigned values that stay to their signed twins, `turned` holds those that became signed.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -98,7 +101,10 @@ class _Walk:
 
 
 def _is_agnostic(op: Op) -> bool:
-    """True where flipping operand and result together changes nothing. Plain integers on one side of a reinterpret are what they are."""
+    """True where flipping operand and result together changes nothing.
+
+    Plain integers on one side of a reinterpret are what they are.
+    """
     if isinstance(op, ops.Reinterpret):
         return op.x.type.quant is not None and op.out.type.quant is not None
     return isinstance(op, AGNOSTIC)

@@ -40,7 +40,8 @@ class WidenOutputs(Pass):
             operands = (fold_operands if isinstance(op, ops.Matmul) else fold_weighted)(rw, op, target.semantics)
             if operands is None or not is_default_clip(op) or getattr(op, "addend", None) is not None:
                 continue
-            wide = rw.op(type(op), *operands, type=TensorType(op.out.type.shape, DType.I32, _scale(op, operands)), **op.attrs)
+            t = TensorType(op.out.type.shape, DType.I32, _scale(op, operands))
+            wide = rw.op(type(op), *operands, type=t, **op.attrs)
             rw.replace(op, rw.op(ops.Dequantize, wide.out), wide)
             wide.loc = op.loc
             changes += rw.changes

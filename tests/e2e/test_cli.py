@@ -57,6 +57,8 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert f"Usage: hbc {verb}" in out
     assert "--help" in out
+    assert "\\b" not in out
+    assert not re.search(r"hbc \S+ \S+ +hbc", out), "the examples ran together"
 
 
 @pytest.mark.parametrize(

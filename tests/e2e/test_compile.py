@@ -16,6 +16,7 @@ import pytest
 
 import hbc as api
 from hbc.cli import main
+from hbc.passes.fuse_conv import FuseConv
 from hbc_runtime import Session, hbm, load
 from tests.e2e.command import MODELS, environment, hbc, on_terminal
 from tests.e2e.tiny import WEIGHT, program, program_twin, qdq_model
@@ -227,6 +228,27 @@ def test_a_killed_compilation_leaves_the_old_program(models: Path, tmp_path: Pat
         assert now == b"old" or load(now).models[0].name == "good"
         assert [p.name for p in tmp_path.iterdir()] == ["good.hbm"]
         assert process.returncode in {0, 143, -signal.SIGTERM}  # the last: before Python had its handler in place
+
+
+def test_a_bug_in_a_pass_has_status_70_and_a_reproducer_that_shows_it(
+    models: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> int:
+        message = "the impossible happened"
+        raise AssertionError(message)
+
+    monkeypatch.setattr(FuseConv, "run", broken)
+    (here / "good.hbm").write_bytes(b"old")
+    assert main(["compile", str(models / "good.onnx")]) == 70
+    err = capsys.readouterr().err
+    assert "the impossible happened" in err
+    assert "'fuse-conv'" in err
+    assert "Traceback" not in err
+    assert "hbc-crash" in err
+    assert (here / "good.hbm").read_bytes() == b"old"
+    assert "opt -p fuse-conv" in (here / "hbc-crash" / "repro.sh").read_text()
+    monkeypatch.chdir(here / "hbc-crash")
+    assert main(["opt", "-p", "fuse-conv", "before.hbir"]) == 70
 
 
 # ---- the story

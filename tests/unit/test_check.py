@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from hbc.check import CheckResult, check_program, compare_tensor, cosine, difference
+from hbc.backend.cpu.probe import ProbeError
+from hbc.check import CheckError, CheckResult, check_program, compare_tensor, cosine, difference
 from hbc.samples import SampleError, load_arrays, load_samples, random_samples
 from hbc_runtime.program import Storage, Tensor
 from hbc_runtime.types import DType, Quant
@@ -47,6 +49,15 @@ def test_argmax_agreement_of_scores_is_along_the_last_axis() -> None:
     assert difference(np.float64([[0, 1], [1, 0]]), np.float64([[0, 1], [0, 1]])).argmax == 0.5
 
 
+def test_maps_of_probabilities_are_told_by_their_overlap() -> None:
+    a, b = np.zeros((2, 1, 1, 4, 4))
+    a[..., :2] = 1
+    b[..., 1:3] = 1
+    assert difference(a, b).iou == pytest.approx(1 / 3)
+    assert difference(a * 0, b * 0).iou == 1.0
+    assert difference(a, b * 2).iou is None
+
+
 @pytest.mark.parametrize(
     ("a", "b", "want"),
     [
@@ -61,8 +72,7 @@ def test_argmax_agreement_of_scores_is_along_the_last_axis() -> None:
     ],
 )
 def test_cosine(a: list[float], b: list[float], want: float) -> None:
-    with np.errstate(invalid="ignore"):
-        assert cosine(np.float64(a), np.float64(b)) == pytest.approx(want, abs=1e-12)
+    assert cosine(np.float64(a), np.float64(b)) == pytest.approx(want, abs=1e-12)
 
 
 def test_a_tensor_is_compared_in_the_models_layout_and_signedness() -> None:
@@ -122,6 +132,20 @@ def test_nothing_inside_is_compared_where_that_is_not_asked_for(tmp_path: Path) 
     result = checked(tmp_path, program_twin(), look_inside=False)
     assert result.tensors == ()
     assert result.worst is None
+
+
+@pytest.mark.ort
+def test_a_program_of_another_model_is_refused(tmp_path: Path) -> None:
+    model = program_twin()
+    model.graph.output[0].name = model.graph.node[-1].output[0] = "z"
+    with pytest.raises(CheckError, match=r"not of this model(.|\n)*gives 'y', the model 'z'"):
+        checked(tmp_path, model)
+
+
+def test_without_onnx_runtime_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ProbeError, match=r"pip install hbc\[cpu\]"):
+        checked(tmp_path, program_twin())
 
 
 # ---- samples

@@ -70,6 +70,14 @@ def test_a_cpu_segment_is_reported_with_its_reasons() -> None:
     assert report.segments[1].reasons == ("Sin 'sin': no BPU rule",)
 
 
+def test_a_report_reads_as_text() -> None:
+    text = str(Report.of(Module(Graph()), program(zero_point=3)))
+    assert text.startswith("tiny on nash-e, arith bpu\n")
+    assert "24 MACs, 5 instructions, 1 segment" in text
+    assert "192 B arena, 320 B constants" in text
+    assert "warning: 1 tensor with a zero point; a real BPU would refuse this model: 'x_q'" in text
+
+
 # ---- rows per node
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from hbc.ir import fixed_point, ops
@@ -73,7 +75,9 @@ class _Lowering:
         op.drop_operands()
         self.changes += 1
 
-    def add(self, cls: type[Op], operands: list[Value | None], fields: dict[str, object], op: Op, t: TensorType) -> Value:
+    def add(
+        self, cls: type[Op], operands: Sequence[Value | None], fields: Mapping[str, object], op: Op, t: TensorType
+    ) -> Value:
         """A new op in `op`'s place."""
         new = make_op(cls, operands, fields, op.loc, [t])
         new.placement = op.placement
@@ -94,9 +98,12 @@ class _Lowering:
         if isinstance(x, np.ndarray):
             return self.const(x, op.loc)
         value = op.operands[x.index]
-        if value is None or x.view is View.SAME or view_shape(value.type.shape, x) == value.type.shape and x.view is View.RESHAPE:
+        if value is None or x.view is View.SAME:
             return value
-        t = TensorType(view_shape(value.type.shape, x), value.type.dtype, _viewed_quant(value.type, x))
+        shape = view_shape(value.type.shape, x)
+        if x.view is View.RESHAPE and shape == value.type.shape:
+            return value
+        t = TensorType(shape, value.type.dtype, _viewed_quant(value.type, x))
         const = value.defined_by(ops.Const)
         if const is not None:
             return self.const(view_array(const.value, x), const.loc, t)

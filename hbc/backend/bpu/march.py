@@ -1,7 +1,8 @@
-"""The marches, as data. Each number carries its source; limits of op shapes are the vendor's published operator constraints.
+"""The marches, as data.
 
-Sources: [hw] product pages of the boards, [ops] operator constraint tables of the public manuals (J6/S100 for nash, J5/X5 for
-bayes, X3 for bernoulli2), [num] `docs/numerics.md`.
+Each number carries its source; limits of op shapes are the vendor's published operator constraints. Sources: [hw]
+product pages of the boards, [ops] operator constraint tables of the public manuals (J6/S100 for nash, J5/X5 for bayes,
+X3 for bernoulli2), [num] `docs/numerics.md`.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ MARCHES: dict[str, MarchSpec] = {
     for m in (
         MarchSpec(
             "bernoulli2", "RDK X3, J3", cores=2, tops=5, activations=(DType.I8,), weights=(DType.I8,),
-            max_kernel=7, max_conv_stride=256, max_dilation=16, max_conv_channels=2048, max_kernel_volume=32768, max_conv_pad=256,
-            max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
+            max_kernel=7, max_conv_stride=256, max_dilation=16, max_conv_channels=2048, max_kernel_volume=32768,
+            max_conv_pad=256, max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
             max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192, max_size=65536,
             max_linear=2048, max_concat=1024, has_sub=False,
         ),

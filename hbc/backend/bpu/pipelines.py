@@ -21,12 +21,17 @@ from hbc.passes.propagate_qdq import PropagateQdq
 from hbc.passes.signed_types import SignedTypes
 from hbc.passes.widen_outputs import WidenOutputs
 
-NORMALIZE = Stage("normalize", (Canonicalize(), FoldConstants(), PropagateQdq(), Canonicalize(), FoldConstants(), Cse(), Dce()))
+NORMALIZE = Stage(
+    "normalize", (Canonicalize(), FoldConstants(), PropagateQdq(), Canonicalize(), FoldConstants(), Cse(), Dce())
+)
 FUSE = Stage("fuse", (FuseConv(), FoldConstants(), Dce()))
 QUANTIZE = Stage(
     "quantize",
-    (SignedTypes(), LowerToLut(), FoldQdq(), WidenOutputs(), InsertRequantize(), Canonicalize(), FoldClip(), Cse(), Dce()),
-)
+    (
+        SignedTypes(), LowerToLut(), FoldQdq(), WidenOutputs(), InsertRequantize(), Canonicalize(), FoldClip(), Cse(),
+        Dce(),
+    ),
+)  # fmt: skip
 PLACE = Stage("place", (Partition(), Dce()))
 LOWER = Stage("lower", (LowerToBpu(), AssignLayout(), Canonicalize(), Cse(), Dce()))
 SCHEDULE = Stage("schedule", (PlanMemory(),), ensures=plan_is_sound)

@@ -1,8 +1,9 @@
-"""Quantised ops in integers: which instruction each is, with which constants. Lowering emits it, the interpreter runs it.
+"""Quantised ops in integers: which instruction each is, with which constants.
 
-`derive(op, sem, arrays)` gives the `Fixed` of an op (arrays: the values of its constant operands, None elsewhere);
-`evaluate(op, sem, arrays)` runs that instruction's NumPy reference on all operands; `is_fixed(op)` says whether an op is in
-quantised form, so that its integers are defined here and not by its float reference.
+Lowering emits it, the interpreter runs it. `derive(op, sem, arrays)` gives the `Fixed` of an op (arrays: the values of
+its constant operands, None elsewhere); `evaluate(op, sem, arrays)` runs that instruction's NumPy reference on all
+operands; `is_fixed(op)` says whether an op is in quantised form, so that its integers are defined here and not by its
+float reference.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hbc.diagnostics import PassError
 from hbc_runtime import isa, reference
 from hbc_runtime.numerics import ScaleRangeError
-
-from hbc.diagnostics import PassError
 
 from .. import ops
 from ..core import Op
@@ -77,7 +77,8 @@ def derive(op: Op, sem: Semantics, arrays: Sequence[np.ndarray | None]) -> Fixed
     try:
         return DERIVE[type(op)](op, sem, arrays)
     except ScaleRangeError as error:
-        scales = [f"{v.name or 'operand'}: {v.type.quant.scale[:4]}" for v in (*op.operands, *op.results) if v and v.type.quant]
+        values = [v for v in (*op.operands, *op.results) if v is not None]
+        scales = [f"{v.name or 'operand'}: {v.type.quant.scale[:4]}" for v in values if v.type.quant is not None]
         msg = (
             f"{op.NAME} {op.node!r} cannot be requantised: {error}\n"
             f"  scales: {'; '.join(scales)}\n"
@@ -97,7 +98,7 @@ def evaluate(op: Op, sem: Semantics, arrays: Sequence[np.ndarray | None]) -> lis
 
 
 def _instruction(fixed: Fixed) -> isa.Instruction:
-    return fixed.instruction(inputs=(), outputs=(), **fixed.fields)  # type: ignore[arg-type]
+    return fixed.instruction(inputs=(), outputs=(), **fixed.fields)
 
 
 def _bound(x: Ref | np.ndarray | None, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:

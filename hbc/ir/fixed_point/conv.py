@@ -16,6 +16,7 @@ from ..semantics import Semantics
 from ..types import DType, TensorType
 from .core import Fixed, Ref, View, signed
 from .params import (
+    Parameters,
     choose_scheme,
     clamp_limits,
     is_integral_accumulator,
@@ -47,14 +48,20 @@ def accumulator_scale(x: TensorType, w: TensorType, channels: int) -> np.ndarray
 
 
 def accumulator_bias(bias: Value | None, value: np.ndarray | None, acc_scale: np.ndarray) -> np.ndarray:
-    """The bias in accumulator steps, int64, zero where there is none. Integers already in these steps are kept as they are."""
+    """The bias in accumulator steps, int64, zero where there is none.
+
+    Integers already in these steps are kept as they are.
+    """
     if bias is None or value is None:
         return np.zeros(len(acc_scale), np.int64)
     if bias.type.dtype is DType.I32:
         q = bias.type.quant
-        if q is None or (not any(q.zero_point) and np.array_equal(np.float32(acc_scale), np.resize(np.float32(q.scale), len(acc_scale)))):
+        if q is None:
             return value.astype(np.int64)
-        value = numerics.dequantize(value, np.float32(q.scale), np.asarray(q.zero_point))
+        scale = np.asarray(q.scale, np.float32)
+        if not any(q.zero_point) and np.array_equal(acc_scale.astype(np.float32), np.resize(scale, len(acc_scale))):
+            return value.astype(np.int64)
+        value = numerics.dequantize(value, scale, np.asarray(q.zero_point))
     return numerics.bias_to_accumulator(value, acc_scale)
 
 
@@ -74,7 +81,7 @@ def onnx_ratio(x: TensorType, w: TensorType, out: TensorType, channels: int) -> 
 
 def _epilogue(
     x: TensorType, w: TensorType, out: TensorType, channels: int, sem: Semantics
-) -> tuple[Scheme, tuple[np.ndarray | None, ...], np.ndarray]:
+) -> tuple[Scheme, Parameters, np.ndarray]:
     """(scheme, parameters, rounding terms) of a weighted op."""
     acc_scale = accumulator_scale(x, w, channels)
     if is_integral_accumulator(acc_scale, out):
@@ -166,7 +173,10 @@ def conv_transpose2d(op: ConvTranspose2d, sem: Semantics, arrays: Arrays) -> Fix
 
 
 def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
-    """batch_norm → a depthwise 1×1 Conv2d whose weights are ±127 and whose scales carry the multiplier, as the vendor does for averages."""
+    """batch_norm → a depthwise 1×1 Conv2d.
+
+    Its weights are ±127 and its scales carry the multiplier, as the vendor does for averages.
+    """
     x, out = signed(op.x.type), signed(op.out.type)
     factor = _constant(arrays[1]).astype(np.float64)
     channels = len(factor)
@@ -186,13 +196,17 @@ def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
 
 
 def _constant_channels(
-    params: tuple[np.ndarray | None, ...], bias: np.ndarray, acc_scale: np.ndarray, scheme: Scheme
-) -> tuple[tuple[np.ndarray | None, ...], np.ndarray]:
+    params: Parameters, bias: np.ndarray, acc_scale: np.ndarray, scheme: Scheme
+) -> tuple[Parameters, np.ndarray]:
     """Channels whose factor is 0: weights are 0, the bias alone (in steps of s_out/2^15) gives the value."""
     one, rounding = multipliers(np.array([2.0**-15]), scheme, 0)
     dead = acc_scale == 0
-    cut = tuple(None if p is None or o is None else np.where(dead, o[0], p).astype(p.dtype) for p, o in zip(params, one, strict=True))
-    return cut, np.where(dead, bias + rounding[0], bias)
+
+    def cut(p: np.ndarray | None, o: np.ndarray | None) -> np.ndarray | None:
+        return None if p is None or o is None else np.where(dead, o[0], p).astype(p.dtype)
+
+    mult, pre, post = map(cut, params, one)
+    return (mult, pre, post), np.where(dead, bias + rounding[0], bias)
 
 
 def matmul(op: Matmul, sem: Semantics, arrays: Arrays) -> Fixed:
@@ -201,16 +215,16 @@ def matmul(op: Matmul, sem: Semantics, arrays: Arrays) -> Fixed:
     rank = max(a.rank, b.rank)
     scheme = choose_scheme(out, sem, bias=False)
     acc_scale = np.array([scalar_scale(a) * scalar_scale(b)])
-    params: tuple[np.ndarray | None, ...] = (None, None, None)
+    params: Parameters = (None, None, None)
     if is_integral_accumulator(acc_scale, out):
         scheme = Scheme.NONE
     else:
         ratio = onnx_ratio(a, b, out, 1) if scheme is Scheme.FLOAT else acc_scale / scalar_scale(out)
         params, _ = multipliers(ratio, scheme, scalar_zero_point(out))
-    fields = {"lhs_zero_point": scalar_zero_point(a), "rhs_zero_point": scalar_zero_point(b)}
-    fields |= _result_fields(out, scheme, op.clip)  # type: ignore[assignment]
+    fields: dict[str, object] = {"lhs_zero_point": scalar_zero_point(a), "rhs_zero_point": scalar_zero_point(b)}
+    fields |= _result_fields(out, scheme, op.clip)
     refs = tuple(Ref(i, View.RESHAPE, (1,) * (rank - t.rank) + t.shape) for i, t in enumerate((a, b)))
-    return Fixed(isa.Matmul, (*refs, None, *params), dict(fields), Ref(0, View.RESHAPE, op.out.type.shape))
+    return Fixed(isa.Matmul, (*refs, None, *params), fields, Ref(0, View.RESHAPE, op.out.type.shape))
 
 
 def _constant(x: np.ndarray | None) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,11 +37,14 @@ class Ref:
 
 @dataclass(frozen=True)
 class Fixed:
-    """One instruction: its class, operands (references to the op's, derived constants, or None), attributes, result view."""
+    """One instruction: its class, operands, attributes, result view.
+
+    An operand is a reference to one of the op's, a derived constant, or None.
+    """
 
     instruction: type[isa.Instruction]
     operands: tuple[Ref | np.ndarray | None, ...]
-    fields: dict[str, object] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
     out: Ref = Ref(0)  # for RESHAPE: the shape the instruction gives
 
 

@@ -91,7 +91,10 @@ def clip(op: Clip, sem: Semantics, arrays: Arrays) -> Fixed:
 
 
 def requantize(op: Requantize, sem: Semantics, arrays: Arrays) -> Fixed:
-    """requantize → Requantize, form B or WIDE (D12); for onnx an i8 operand goes through the exact table of DQ then Q."""
+    """requantize → Requantize, form B or WIDE (D12).
+
+    For onnx an i8 operand goes through the exact table of DQ then Q.
+    """
     x, out = signed(op.x.type), signed(op.out.type)
     if sem.is_onnx and x.dtype is DType.I8 and out.dtype in {DType.I8, DType.I16} and quant_of(x).is_per_tensor:
         return Fixed(isa.Lut, (Ref(0), _requantize_table(x, out)))

@@ -70,7 +70,10 @@ def resize_linear(op: ResizeLinear, sem: Semantics, arrays: Arrays) -> Fixed:
 
 
 def _linear_table(op: ResizeLinear, axis: int) -> np.ndarray:
-    """[n, 3]: low index, high index, weight of the high one in 0..256 (16.16 position, top 8 fraction bits, half up)."""
+    """[n, 3]: low index, high index, weight of the high one in 0..256.
+
+    From a 16.16 position: the top 8 fraction bits, half up.
+    """
     position = np.floor(op.positions(axis) * 65536 + 0.5).astype(np.int64)
     weight = ((position & 0xFFFF) + 128) >> 8
     low = position >> 16

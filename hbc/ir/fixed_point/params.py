@@ -60,7 +60,10 @@ def is_integral_accumulator(acc_scale: np.ndarray, out: TensorType) -> bool:
 
 
 def choose_scheme(out: TensorType, sem: Semantics, *, bias: bool) -> Scheme:
-    """Which requantisation serves a result (NUMERICS 4): FLOAT for onnx, form A with a bias, form B without, WIDE for i16."""
+    """Which requantisation serves a result (NUMERICS 4).
+
+    FLOAT for onnx, form A with a bias, form B without, WIDE for i16.
+    """
     if sem.is_onnx:
         return Scheme.FLOAT
     if out.dtype is DType.I8:

@@ -13,7 +13,7 @@ from ..ops.pool import AvgPool, MaxPool, Pool, Reduce, ReduceMax, ReduceMean, Re
 from ..semantics import Semantics
 from ..types import TensorType
 from .core import Fixed, Ref, View, signed
-from .params import choose_scheme, clamp_limits, multipliers, scalar_scale, scalar_zero_point, shared
+from .params import Parameters, choose_scheme, clamp_limits, multipliers, scalar_scale, scalar_zero_point, shared
 
 Arrays = Sequence[np.ndarray | None]
 NHWC = Ref(0, View.NHWC)
@@ -28,7 +28,9 @@ def max_pool(op: MaxPool, sem: Semantics, arrays: Arrays) -> Fixed:
     return Fixed(isa.MaxPool, (NHWC,), _window(op), NHWC)
 
 
-def _average(x: TensorType, out: TensorType, counts: np.ndarray, sem: Semantics) -> tuple[tuple[np.ndarray | None, ...], dict[str, object]]:
+def _average(
+    x: TensorType, out: TensorType, counts: np.ndarray, sem: Semantics
+) -> tuple[Parameters, dict[str, object]]:
     """(parameters, attributes) of sums requantised by s_in / (count · s_out)."""
     scheme = choose_scheme(out, sem, bias=False)
     ratio = scalar_scale(x) / (counts * scalar_scale(out))

@@ -1,8 +1,8 @@
 """Convolutions and matrix products. NCHW here; layout is assigned later.
 
 Float form: all operands f32. Quantised form: `x`, `weight`, `addend` quantised, `bias` f32 (real values) or i32
-(accumulator steps), the result quantised, or i32 with per-channel scales where it is the accumulator itself (NUMERICS
-6). `clip` limits the result in real numbers (a fused relu is [0, inf]).
+(accumulator steps), the result quantised, or i32 with per-channel scales where it is the accumulator itself
+(NUMERICS 6). `clip` limits the result in real numbers (a fused relu is [0, inf]).
 """
 
 from __future__ import annotations

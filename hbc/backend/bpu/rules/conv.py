@@ -18,7 +18,9 @@ def conv_kernel(op: ops.Conv2d, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.Conv2d)
 def conv_volume(op: ops.Conv2d, march: MarchSpec) -> Rejection | None:
-    """KH·KW·C of a convolution is at most {march.max_kernel_volume}, and C per group at most {march.max_conv_channels}."""
+    """KH·KW·C of a convolution is at most {march.max_kernel_volume},
+    and C per group at most {march.max_conv_channels}.
+    """
     _, c, kh, kw = op.weight.type.shape
     if c > march.max_conv_channels or c * kh * kw > march.max_kernel_volume:
         return reject(f"Here it is {kh}·{kw}·{c}.", "split the input channels and add the parts")
@@ -28,13 +30,17 @@ def conv_volume(op: ops.Conv2d, march: MarchSpec) -> Rejection | None:
 @legal(ops.Conv2d)
 def conv_stride(op: ops.Conv2d, march: MarchSpec) -> Rejection | None:
     """A convolution's stride is at most {march.max_conv_stride}."""
-    return reject(f"Here it is {op.strides}.", "use a smaller stride and a slice") if max(op.strides) > march.max_conv_stride else None
+    if max(op.strides) <= march.max_conv_stride:
+        return None
+    return reject(f"Here it is {op.strides}.", "use a smaller stride and a slice")
 
 
 @legal(ops.Conv2d)
 def conv_dilation(op: ops.Conv2d, march: MarchSpec) -> Rejection | None:
     """A convolution's dilation is at most {march.max_dilation}."""
-    return reject(f"Here it is {op.dilations}.", "use a smaller dilation") if max(op.dilations) > march.max_dilation else None
+    if max(op.dilations) <= march.max_dilation:
+        return None
+    return reject(f"Here it is {op.dilations}.", "use a smaller dilation")
 
 
 @legal(ops.Conv2d)
@@ -54,7 +60,9 @@ def sum_stride(op: ops.Conv2d, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.ConvTranspose2d)
 def transpose_limits(op: ops.ConvTranspose2d, march: MarchSpec) -> Rejection | None:
-    """A transposed convolution: kernel up to {march.max_transpose_kernel}, stride up to {march.max_transpose_stride}, dilation 1, channels up to {march.max_transpose_channels}."""
+    """A transposed convolution: kernel up to {march.max_transpose_kernel}, stride up to {march.max_transpose_stride},
+    dilation 1, channels up to {march.max_transpose_channels}.
+    """
     c, og, kh, kw = op.weight.type.shape
     if max(kh, kw) > march.max_transpose_kernel or max(op.strides) > march.max_transpose_stride:
         return reject(f"Here kernel {kh}x{kw}, stride {op.strides}.", "resize, then convolve")
@@ -68,7 +76,8 @@ def transpose_limits(op: ops.ConvTranspose2d, march: MarchSpec) -> Rejection | N
 @legal(ops.Linear)
 def linear_size(op: ops.Linear, march: MarchSpec) -> Rejection | None:
     """A linear layer has at most {march.max_linear} inputs and outputs."""
-    return reject(f"Here {op.weight.type.shape}.", "split the layer") if max(op.weight.type.shape) > march.max_linear else None
+    shape = op.weight.type.shape
+    return reject(f"Here {shape}.", "split the layer") if max(shape) > march.max_linear else None
 
 
 @legal(ops.Matmul)
@@ -79,5 +88,6 @@ def matmul_size(op: ops.Matmul, march: MarchSpec) -> Rejection | None:
 
 
 RULES = (
-    conv_kernel, conv_volume, conv_stride, conv_dilation, conv_pad, sum_stride, transpose_limits, linear_size, matmul_size,
+    conv_kernel, conv_volume, conv_stride, conv_dilation, conv_pad, sum_stride, transpose_limits, linear_size,
+    matmul_size,
 )  # fmt: skip

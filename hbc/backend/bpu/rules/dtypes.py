@@ -11,8 +11,9 @@ from ..march import MarchSpec
 from .registry import legal, reject
 
 ACTIVATIONS = (
-    ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul, ops.Maximum, ops.Minimum,
-    ops.Clip, ops.Requantize, ops.MaxPool, ops.AvgPool, ops.Reduce, ops.Lut, ops.SegmentLut, ops.ResizeLinear, ops.Move, ops.Concat,
+    ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul, ops.Maximum,
+    ops.Minimum, ops.Clip, ops.Requantize, ops.MaxPool, ops.AvgPool, ops.Reduce, ops.Lut, ops.SegmentLut,
+    ops.ResizeLinear, ops.Move, ops.Concat,
 )  # fmt: skip
 WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
@@ -28,8 +29,9 @@ def activation_dtype(op: Op, march: MarchSpec) -> Rejection | None:
         if value is None or value.defined_by(ops.Const) or value.type.dtype is DType.I32:
             continue
         if value.type.dtype not in march.activations:
-            hint = f"quantise {value.name or 'it'} to {_narrow(march.activations)}"
-            return reject(f"Here {value.name or 'an operand'!r} is {value.type.dtype.text}, not {_narrow(march.activations)}.", hint)
+            known = _narrow(march.activations)
+            reason = f"Here {value.name or 'an operand'!r} is {value.type.dtype.text}, not {known}."
+            return reject(reason, f"quantise {value.name or 'it'} to {known}")
     return None
 
 
@@ -57,7 +59,8 @@ def matmul_dtypes(op: ops.Matmul, march: MarchSpec) -> Rejection | None:
 @legal(ops.ResizeLinear)
 def resize_dtype(op: ops.ResizeLinear, march: MarchSpec) -> Rejection | None:
     """A bilinear resize takes i8."""
-    return reject(f"Here it is {op.x.type.dtype.text}.", "quantise its operand to int8") if op.x.type.dtype is not DType.I8 else None
+    dtype = op.x.type.dtype
+    return None if dtype is DType.I8 else reject(f"Here it is {dtype.text}.", "quantise its operand to int8")
 
 
 RULES = (activation_dtype, weight_dtype, matmul_dtypes, resize_dtype)

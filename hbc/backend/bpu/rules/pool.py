@@ -25,7 +25,9 @@ def max_pool_window(op: ops.MaxPool, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.AvgPool)
 def avg_pool_window(op: ops.AvgPool, march: MarchSpec) -> Rejection | None:
-    """An average pool's kernel is at most {march.max_avg_kernel}, its stride at most {march.max_pool_stride}; a global one covers at most {march.max_global_pool} positions."""
+    """An average pool's kernel is at most {march.max_avg_kernel}, its stride at most {march.max_pool_stride};
+    a global one covers at most {march.max_global_pool} positions.
+    """
     if _is_global(op):
         area = op.kernel[0] * op.kernel[1]
         return reject(f"Here {area}.", "pool in two steps") if area > march.max_global_pool else None

@@ -29,7 +29,7 @@ class Rule:
 
     def text(self, march: MarchSpec) -> str:
         """The docstring with the march's numbers in it."""
-        return (self.predicate.__doc__ or "").strip().format(march=march)
+        return " ".join((self.predicate.__doc__ or "").split()).format(march=march)
 
     def check(self, op: Op, march: MarchSpec) -> Rejection | None:
         """The rejection, its reason led by the constraint's own text."""

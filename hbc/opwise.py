@@ -1,0 +1,82 @@
+"""Op by op: every quantised op fed ONNX Runtime's own integers, so that no error is inherited from the ops before it.
+
+End to end, one rounding that falls the other way can grow layer by layer in a deep net, whichever arithmetic is used. What an
+arithmetic does to one op is seen here: at most 1 quantum (docs/numerics.md, "What is promised").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hbc.backend.cpu import engine
+from hbc.ir import fixed_point, ops
+from hbc.ir.core import Module, Op, Value
+from hbc.ir.interpreter import evaluate
+from hbc.ir.location import node_names
+from hbc.ir.ops.quant import FLIPPED, flip_array
+from hbc.ir.semantics import Semantics
+from hbc.ir.types import DType
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """One op: its source nodes, the share of its integers that equal ONNX Runtime's, the largest difference in quanta."""
+
+    op: str
+    nodes: tuple[str, ...]
+    tensor: str
+    equal: float
+    quanta: int
+
+
+def quantised_tensors(module: Module) -> list[str]:
+    """The names of the quantised values that the module computes, in order: what to ask ONNX Runtime for."""
+    return [
+        v.name
+        for op in module.graph.ops
+        for v in op.results
+        if v.name and v.type.quant and not isinstance(op, ops.Const)
+    ]
+
+
+def compare_ops(module: Module, inputs: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[OpResult]:
+    """Each arithmetic op of a module that has left the `quantize` stage against `theirs`, ONNX Runtime's tensors by name.
+
+    An op reads their tensors where they have them, else what hbc computes from theirs. Ops whose result they don't have are
+    not compared.
+    """
+    sem = Semantics(module.march, module.arith)
+    values: dict[Value, Array] = {arg: np.asarray(inputs[str(arg.name)]) for arg in module.graph.args}
+    results = []
+    for op in module.graph.ops:
+        made = evaluate(op, sem, [None if v is None else values[v] for v in op.operands], cpu=engine.evaluate)
+        for value, ours in zip(op.results, made, strict=True):
+            want = _as_ours(value, theirs.get(value.name or ""))
+            values[value] = ours if want is None else want
+            if want is not None and (fixed_point.is_fixed(op) or isinstance(op, ops.Lut)):
+                results.append(_compared(op, value, ours, want))
+    return results
+
+
+def _as_ours(value: Value, theirs: Array | None) -> Array | None:
+    """Their integers in the value's own dtype; None where they have none of its shape."""
+    if theirs is None or value.type.quant is None or theirs.shape != value.type.shape:
+        return None
+    if theirs.dtype == value.type.dtype.numpy:
+        return theirs
+    flips = FLIPPED.get(value.type.dtype)
+    return flip_array(theirs) if flips is not None and DType.of(theirs.dtype) is flips else None
+
+
+def _compared(op: Op, value: Value, ours: Array, want: Array) -> OpResult:
+    apart = np.abs(ours.astype(np.int64) - want.astype(np.int64))
+    return OpResult(
+        op.NAME, node_names(op.loc), value.name or "", float((apart == 0).mean()), int(apart.max(initial=0))
+    )
