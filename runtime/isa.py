@@ -134,7 +134,8 @@ class Requantizing(Instruction):
             require(mult is None and pre is None and post is None, "scheme NONE takes no multiplier or shifts")
             require(out.dtype is DType.I32 and self.zero_point == 0, "scheme NONE gives i32 with zero point 0")
             return
-        require(out.dtype is not DType.I32 or self.scheme in {Scheme.WIDE, Scheme.FLOAT}, "i32 output needs scheme WIDE")
+        wide = self.scheme in {Scheme.WIDE, Scheme.FLOAT}
+        require(wide or out.dtype is not DType.I32, "i32 output needs scheme WIDE")
         want = {Scheme.WIDE: DType.I32, Scheme.FLOAT: DType.F32}.get(self.scheme, DType.I16)
         require(mult is not None, "multiplier is missing")
         assert mult is not None
@@ -150,7 +151,10 @@ class Requantizing(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Instruction):
-    """f32 → integer: `clamp(round(x / scale) + zero_point)`; NaN gives round(0)=0 plus the zero point, ±inf saturates."""
+    """f32 → integer: `clamp(round(x / scale) + zero_point)`.
+
+    NaN gives round(0)=0 plus the zero point, ±inf saturates.
+    """
 
     opcode = Opcode.QUANTIZE
     operands = ("x", "scale", "zero_point")  # f32; f32[1|C]; i32[1|C]
@@ -161,7 +165,8 @@ class Quantize(Instruction):
 
     def check(self, ins: Sequence[Shaped | None], outs: Sequence[Shaped]) -> None:
         x, scale, zp = _present(ins)
-        require(x.dtype is DType.F32 and scale.dtype is DType.F32 and zp.dtype is DType.I32, "dtypes must be f32, f32, i32")
+        dtypes = (x.dtype, scale.dtype, zp.dtype)
+        require(dtypes == (DType.F32, DType.F32, DType.I32), "dtypes must be f32, f32, i32")
         _check_axis(self.axis, x.shape, scale.shape, zp.shape)
         require(outs[0].dtype.is_integer and outs[0].dtype.size <= 4, f"output dtype is {outs[0].dtype.text}")
         require(outs[0].shape == x.shape, "output shape differs from the input's")
@@ -187,7 +192,10 @@ class Dequantize(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class FlipSign(Instruction):
-    """u8 ↔ i8 (or u16 ↔ i16) by flipping the top bit: the same real numbers with the zero point moved by half the range."""
+    """u8 ↔ i8 (or u16 ↔ i16) by flipping the top bit.
+
+    The same real numbers with the zero point moved by half the range.
+    """
 
     opcode = Opcode.FLIP_SIGN
     operands = ("x",)
@@ -220,18 +228,20 @@ class Requantize(Requantizing):
 
 @dataclass(frozen=True, kw_only=True)
 class Conv2d(Requantizing):
-    """acc[n,oh,ow,o] = bias[o] + Σ x[n, oh·s−p+kh·d, ow·s−p+kw·d, g·Cg+c] · weight[o,kh,kw,c], outside read as `pad_value`.
+    """acc[n,oh,ow,o] = bias[o] + Σ x[n, oh·s−p+kh·d, ow·s−p+kw·d, g·Cg+c] · weight[o,kh,kw,c].
 
-    With an addend (NUMERICS 5, D5): `acc += ((addend − addend_zero_point) · addend_multiplier) >> addend_shift` per output
-    channel, a negative shift is a left shift; in scheme FLOAT the addend is added as
-    `f32(acc)·mult + f32(addend − zp)·addend_multiplier` (f32) before nearbyint.
+    Outside x reads as `pad_value`. With an addend (NUMERICS 5, D5):
+    `acc += ((addend − addend_zero_point) · addend_multiplier) >> addend_shift` per output channel, a negative shift is
+    a left shift; in scheme FLOAT the addend is added as `f32(acc)·mult + f32(addend − zp)·addend_multiplier` (f32)
+    before nearbyint.
     """
 
     opcode = Opcode.CONV2D
     operands = (
-        "x", "weight", "bias?", "multiplier?", "pre_shift?", "post_shift?",
-        "addend?", "addend_multiplier?", "addend_shift?",
-    )  # x [N,H,W,C] i8|i16; weight [O,KH,KW,C/g] i8|i16; bias i32[O]; addend [N,OH,OW,O]; addend_multiplier i16|f32 [1|O]; addend_shift i8 [1|O]  # fmt: skip
+        "x", "weight",  # [N,H,W,C] i8|i16; [O,KH,KW,C/g] i8|i16
+        "bias?", "multiplier?", "pre_shift?", "post_shift?",  # i32[O]; the scheme's
+        "addend?", "addend_multiplier?", "addend_shift?",  # [N,OH,OW,O]; i16|f32 [1|O]; i8 [1|O]
+    )  # fmt: skip
     strides: tuple[int, ...] = (1, 1)
     pads: tuple[int, ...] = (0, 0, 0, 0)  # top, left, bottom, right; never negative
     dilations: tuple[int, ...] = (1, 1)
@@ -306,7 +316,10 @@ class ConvTranspose2d(Requantizing):
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul(Requantizing):
-    """acc = Σ_k (lhs[…,m,k] − lhs_zero_point) · (rhs[…,k,n] − rhs_zero_point); batch axes broadcast; ranks equal, ≥ 2."""
+    """acc = Σ_k (lhs[…,m,k] − lhs_zero_point) · (rhs[…,k,n] − rhs_zero_point).
+
+    Batch axes broadcast; ranks are equal, at least 2.
+    """
 
     opcode = Opcode.MATMUL
     operands = ("lhs", "rhs", "bias?", "multiplier?", "pre_shift?", "post_shift?")  # bias i32[N]
@@ -423,7 +436,8 @@ class Clamp(Instruction):
 
     def check(self, ins: Sequence[Shaped | None], outs: Sequence[Shaped]) -> None:
         (x,) = _present(ins)
-        require(x.dtype in INT_OUT and x.dtype is outs[0].dtype and x.shape == outs[0].shape, "shape and dtype must stay")
+        require(x.dtype in INT_OUT, f"input dtype is {x.dtype.text}")
+        require(x.dtype is outs[0].dtype and x.shape == outs[0].shape, "shape and dtype must stay")
         lo, hi = x.dtype.limits
         require(lo <= self.clamp_min <= self.clamp_max <= hi, f"clamp [{self.clamp_min}, {self.clamp_max}]")
 
@@ -439,15 +453,16 @@ class Lut(Instruction):
         x, table = _present(ins)
         require(x.dtype is DType.I8, f"input dtype is {x.dtype.text}, not i8")
         require(table.shape == (256,) and table.dtype in INT_ACT, "table must be i8[256] or i16[256]")
-        require(outs[0].dtype is table.dtype and outs[0].shape == x.shape, "output must be the input's shape, the table's dtype")
+        fits = outs[0].dtype is table.dtype and outs[0].shape == x.shape
+        require(fits, "output must be the input's shape, the table's dtype")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentLut(Instruction):
     """i16 → i8|i16 by segments with linear interpolation (NUMERICS D8).
 
-    `segments` is i32[N, 3], N in 1..64: first input value (ascending; the first is −32768), shift, and table row; `table`
-    is i16[R, 65]. In its segment, `p = x − first`, `i = min(p >> shift, 63)`, `f = p − (i << shift)`, and
+    `segments` is i32[N, 3], N in 1..64: first input value (ascending; the first is −32768), shift, and table row;
+    `table` is i16[R, 65]. In its segment, `p = x − first`, `i = min(p >> shift, 63)`, `f = p − (i << shift)`, and
     y = clamp(t[i] + (((t[i+1] − t[i]) · f + half) >> shift)), half = 2^(shift−1), or 0 where shift is 0.
     """
 
@@ -459,8 +474,10 @@ class SegmentLut(Instruction):
     def check(self, ins: Sequence[Shaped | None], outs: Sequence[Shaped]) -> None:
         x, seg, table = _present(ins)
         require(x.dtype is DType.I16, f"input dtype is {x.dtype.text}, not i16")
-        require(seg.dtype is DType.I32 and len(seg.shape) == 2 and seg.shape[1] == 3 and 1 <= seg.shape[0] <= 64, "segments")
-        require(table.dtype is DType.I16 and len(table.shape) == 2 and table.shape[1] == 65 and table.shape[0] >= 1, "table")
+        require(seg.dtype is DType.I32 and len(seg.shape) == 2, "segments")
+        require(seg.shape[1] == 3 and 1 <= seg.shape[0] <= 64, "segments")
+        require(table.dtype is DType.I16 and len(table.shape) == 2, "table")
+        require(table.shape[1] == 65 and table.shape[0] >= 1, "table")
         require(outs[0].dtype in INT_ACT and outs[0].shape == x.shape, "output must be i8 or i16 of the input's shape")
         lo, hi = outs[0].dtype.limits
         require(lo <= self.clamp_min <= self.clamp_max <= hi, f"clamp [{self.clamp_min}, {self.clamp_max}]")
@@ -468,7 +485,10 @@ class SegmentLut(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class MaxPool(Instruction):
-    """Largest value in each window, outside positions ignored; NHWC. Every window holds at least one inside position."""
+    """Largest value in each window, outside positions ignored; NHWC.
+
+    Every window holds at least one inside position.
+    """
 
     opcode = Opcode.MAX_POOL
     operands = ("x",)
@@ -561,7 +581,8 @@ class Concat(Instruction):
         for x in xs:
             require(x.dtype is out.dtype, "operands and result must have one dtype")
             require(len(x.shape) == rank, "operands must have one rank")
-            require(all(i == self.axis or x.shape[i] == out.shape[i] for i in range(rank)), "shapes differ off the axis")
+            same = all(i == self.axis or x.shape[i] == out.shape[i] for i in range(rank))
+            require(same, "shapes differ off the axis")
         require(sum(x.shape[self.axis] for x in xs) == out.shape[self.axis], "sizes along the axis do not add up")
 
 
@@ -582,7 +603,8 @@ class Slice(Instruction):
         require(len(self.starts) == rank and len(self.steps) == rank, "one start and step per axis")
         for d, o, start, step in zip(x.shape, out.shape, self.starts, self.steps, strict=True):
             require(step != 0, "step is 0")
-            require(o == 0 or (0 <= start < d and 0 <= start + (o - 1) * step < d), f"slice leaves the axis of size {d}")
+            inside = o == 0 or (0 <= start < d and 0 <= start + (o - 1) * step < d)
+            require(inside, f"slice leaves the axis of size {d}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -659,7 +681,8 @@ class ResizeBilinear(Instruction):
 
     def check(self, ins: Sequence[Shaped | None], outs: Sequence[Shaped]) -> None:
         x, rows, cols = _present(ins)
-        require(len(x.shape) == 4 and x.dtype in INT_ACT and x.dtype is outs[0].dtype, "input must be i8 or i16 of rank 4")
+        require(len(x.shape) == 4 and x.dtype in INT_ACT, "input must be i8 or i16 of rank 4")
+        require(x.dtype is outs[0].dtype, "dtype must stay")
         for t in (rows, cols):
             require(t.dtype is DType.I32 and len(t.shape) == 2 and t.shape[1] == 3, "tables must be i32[*, 3]")
         require(outs[0].shape == (x.shape[0], rows.shape[0], cols.shape[0], x.shape[3]), "output shape")
@@ -730,7 +753,8 @@ def _check_conv_operands(x: Shaped, w: Shaped, bias: Shaped | None, group: int) 
     require(x.dtype in INT_ACT and w.dtype in INT_ACT, "x and weight must be i8 or i16")
     require(len(x.shape) == 4 and len(w.shape) == 4, "x and weight must have rank 4")
     require(min(*x.shape, *w.shape) >= 1, "x or weight is empty")
-    require(group >= 1 and x.shape[3] % group == 0 and w.shape[0] % group == 0, f"group {group} does not divide the channels")
+    divides = group >= 1 and x.shape[3] % group == 0 and w.shape[0] % group == 0
+    require(divides, f"group {group} does not divide the channels")
     require(w.shape[3] == x.shape[3] // group, f"weight has {w.shape[3]} input channels, not {x.shape[3] // group}")
     require(bias is None or (bias.dtype is DType.I32 and bias.shape == (w.shape[0],)), "bias must be i32[O]")
 
@@ -745,7 +769,8 @@ def _check_pool(op: MaxPool | AvgPool, x: Shaped, out: Shaped) -> None:
     require(len(x.shape) == 4 and len(out.shape) == 4, "pooling takes rank 4")
     require(len(op.kernel) == 2 and min(op.kernel) >= 1, f"kernel {op.kernel}")
     _check_window(op.strides, op.pads, op.dilations)
-    require((x.shape[0], x.shape[3]) == (out.shape[0], out.shape[3]) and min(x.shape) >= 1, "batch and channels must stay")
+    require(x.shape[0] == out.shape[0] and x.shape[3] == out.shape[3], "batch and channels must stay")
+    require(min(x.shape) >= 1, "the input is empty")
     for i in range(2):
         d, o = x.shape[1 + i], out.shape[1 + i]
         require(o >= 1, "the output is empty")

@@ -1,7 +1,7 @@
 """The arithmetic of the BPU in NumPy: slow, wide, obvious. The JIT and the compiler are held to it bit for bit.
 
-`docs/numerics.md` restates every rule for users. [F] marks a fact read off the vendor's own files or manuals; `D1` … mark
-named decisions of this project. Integers are computed in int64, derived constants in float64 and rounded once.
+`docs/numerics.md` restates every rule for users. [F] marks a fact read off the vendor's own files or manuals; `D1` …
+mark named decisions of this project. Integers are computed in int64, derived constants in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ def requantize_params(m: float, zero_point: int = 0, *, rounding_in_bias: bool) 
 
 
 def wide_params(m: float) -> Multiplier:
-    """D4: a 31-bit multiplier and one rounding shift, for i16 (and i32) outputs. Raises ScaleRangeError outside 0..62."""
+    """D4: a 31-bit multiplier and one rounding shift, for i16 (and i32) outputs.
+
+    Raises ScaleRangeError where the shift leaves 0..62.
+    """
     mult, total = normalize(m, 31)
     if not 0 <= total <= 62:
         msg = f"scale ratio {m:.9g} needs a shift of {total}; it must lie in 0..62"
@@ -111,7 +114,10 @@ def wide_params(m: float) -> Multiplier:
 
 
 def addend_params(m: float) -> tuple[int, int]:
-    """D5: (multiplier, shift) that bring a fused add's operand into the accumulator, m = s_r/(s_in·s_w); shift < 0 is left."""
+    """D5: (multiplier, shift) that bring a fused add's operand into the accumulator.
+
+    `m` is s_r/(s_in·s_w); a negative shift is a left shift.
+    """
     mult, total = normalize(m, 15)
     if not -31 <= total <= 62:
         msg = f"addend scale ratio {m:.9g} needs a shift of {total}; it must lie in -31..62"
@@ -120,7 +126,10 @@ def addend_params(m: float) -> tuple[int, int]:
 
 
 def add_params(ratio_lhs: float, ratio_rhs: float) -> tuple[int, int, int]:
-    """D6: (Ma, Mb, S) for s_a/s_out and s_b/s_out over one S, the larger in [2^14, 2^15). Either ratio may be negative."""
+    """D6: (Ma, Mb, S) for s_a/s_out and s_b/s_out over one S, the larger in [2^14, 2^15).
+
+    Either ratio may be negative.
+    """
     larger = max(abs(ratio_lhs), abs(ratio_rhs))
     _, shift = normalize(larger, 15)
     if not 0 <= shift <= 62:
@@ -140,7 +149,10 @@ def bias_to_accumulator(bias: npt.ArrayLike, acc_scale: npt.ArrayLike) -> IntArr
 
 
 def bias_b_scale(bias: IntArray) -> tuple[IntArray, IntArray]:
-    """bernoulli2's stored bias: (i16-range values, left shifts) with the fewest least bits lost [F]: 41201 → (20600, 1)."""
+    """bernoulli2's stored bias: (i16-range values, left shifts) with the fewest least bits lost [F].
+
+    41201 → (20600, 1).
+    """
     b = np.asarray(bias, np.int64)
     shift = np.zeros_like(b)
     while True:
@@ -151,7 +163,10 @@ def bias_b_scale(bias: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def quantize_weight(w: npt.ArrayLike, scale: npt.ArrayLike) -> IntArray:
-    """Weights of a calibrated model: round half away of w/scale in float64, clipped to [−127, 127], int8 [F; ties untested]."""
+    """Weights of a calibrated model, int8.
+
+    Round half away of w/scale in float64, clipped to [−127, 127] [F; ties untested].
+    """
     q = round_half_away(np.asarray(w, np.float64) / np.asarray(scale, np.float64))
     return np.clip(q, -127, 127).astype(np.int8)
 
@@ -162,7 +177,11 @@ def quantize_weight(w: npt.ArrayLike, scale: npt.ArrayLike) -> IntArray:
 def quantize(
     x: npt.ArrayLike, scale: npt.ArrayLike, zero_point: npt.ArrayLike, rounding: Rounding, lo: int, hi: int
 ) -> IntArray:
-    """NUMERICS 2: float32 → int64 in [lo, hi]; NaN counts as 0 (D2), ±inf saturates. `scale`, `zero_point` broadcast."""
+    """NUMERICS 2: float32 → int64 in [lo, hi]; NaN counts as 0 (D2), ±inf saturates.
+
+    `scale` and `zero_point` broadcast.
+    """
+    r: FloatArray
     v = np.asarray(x, np.float32)
     v = np.where(np.isnan(v), np.float32(0), v)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -218,7 +237,9 @@ def addend_to_accumulator(q: IntArray, zero_point: int, multiplier: npt.ArrayLik
     return np.where(s >= 0, product >> np.maximum(s, 0), product << np.maximum(-s, 0))
 
 
-def lut_table(f: Callable[[FloatArray], FloatArray], x: FloatArray, out_scale: float, zero_point: int, lo: int, hi: int) -> IntArray:
+def lut_table(
+    f: Callable[[FloatArray], FloatArray], x: FloatArray, out_scale: float, zero_point: int, lo: int, hi: int
+) -> IntArray:
     """D7: clip(floor(f(x)/s_out + 0.5) + zp), in float64; `x` is the real value of each table index. NaN gives zp."""
     with np.errstate(all="ignore"):
         y = np.asarray(f(np.asarray(x, np.float64)), np.float64) / out_scale

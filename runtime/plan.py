@@ -52,8 +52,9 @@ class _Replay:
         self.intact: set[int] = set()  # owners whose bytes are all there
         self.owner: dict[int, int] = {}  # tensor → the tensor that wrote its bytes
         self.lost_to: dict[int, tuple[int, str]] = {}  # owner → the tensor that overwrote it, and the step
+        written = {i for step in _steps(model) for i in step.writes}  # a reshape in place may make a constant's twin
         for i, t in enumerate(model.tensors):
-            if t.storage is Storage.CONSTANT:
+            if t.storage is Storage.CONSTANT and i not in written:
                 self._own(i)
         for info in model.inputs:
             self._own(info.tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class DType(enum.IntEnum):
     BOOL = 11
 
     @property
-    def numpy(self) -> np.dtype:
+    def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of the same name."""
         return _NUMPY[self]
 
@@ -71,7 +72,7 @@ class DType(enum.IntEnum):
         return DType[text.upper()]
 
 
-_NUMPY = {
+_NUMPY: dict[DType, np.dtype[Any]] = {
     DType.I8: np.dtype(np.int8), DType.U8: np.dtype(np.uint8), DType.I16: np.dtype(np.int16),
     DType.U16: np.dtype(np.uint16), DType.I32: np.dtype(np.int32), DType.U32: np.dtype(np.uint32),
     DType.I64: np.dtype(np.int64), DType.U64: np.dtype(np.uint64), DType.F16: np.dtype(np.float16),

@@ -1,4 +1,7 @@
-"""Where the real models and vendor files lie: `../shared` beside the repository. Tests skip with a message where it is absent."""
+"""Where the real models and vendor files lie: `../shared` beside the repository.
+
+Tests skip with a message where it is absent.
+"""
 
 from __future__ import annotations
 

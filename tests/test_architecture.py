@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc", "hbc.__main__"),
     ("hbc.cli", "hbc.docs"),
     ("hbc.driver", "hbc.check", "hbc.catalogue"),
-    ("hbc.backend.bpu", "hbc.report"),
+    ("hbc.backend.bpu", "hbc.report", "hbc.opwise"),
     ("hbc.backend.cpu", "hbc.passes", "hbc.frontend", "hbc.options", "hbc.samples", "hbc.analysis"),
     ("hbc.ir", "hbc.files"),
     ("hbc.diagnostics", "hbc.words"),

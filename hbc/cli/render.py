@@ -37,11 +37,11 @@ def table(
 
 def nodes_table(report: Report) -> Table:
     """`--explain`: where each of the user's nodes runs, and why."""
-    return table(
-        ("node", "type", "runs on", "as", "fused with", "why"),
-        (_node_cells(n) for n in report.layers),
-        title=f"{report.model} on {report.march}",
-    )
+    columns = ("node", "type", "runs on", "as", "fused with", "why")
+    rows = [_node_cells(n) for n in report.layers]
+    shown = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]  # no column without a word in it
+    title = f"{report.model} on {report.march}"
+    return table([columns[i] for i in shown], ([row[i] for i in shown] for row in rows), title=title)
 
 
 def _node_cells(n: NodeRow) -> tuple[object, ...]:

@@ -31,8 +31,9 @@ class Target(Protocol):
 class Pass:
     """A change of the module.
 
-    Subclasses are frozen dataclasses; their fields are the pass's options (`fuse-conv{x=1}`). `run` returns how many rewrites it made. `changes_numerics`: the integers before and after may differ (a proof by
-    execution is not asked for). The docstring shows before and after.
+    Subclasses are frozen dataclasses; their fields are the pass's options (`fuse-conv{x=1}`). `run` returns how many
+    rewrites it made. `changes_numerics`: the integers before and after may differ (a proof by execution is not asked
+    for). The docstring shows before and after.
     """
 
     name: ClassVar[str]

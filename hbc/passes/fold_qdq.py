@@ -16,6 +16,7 @@ from hbc.ir.types import DType, Quant, TensorType
 
 from .base import Pass, Target
 from .matching import activation_behind, const_value, integers_behind, real_constant, weight_behind
+from .weak_channels import strengthen
 
 Operands = list[Value | None]
 
@@ -89,6 +90,7 @@ def fold_weighted(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     bias = fold_bias(rw, op.bias, sem)
     if op.bias is not None and bias is None:
         return None
+    weight = strengthen(rw, op, x, weight, bias)
     addend = getattr(op, "addend", None)
     if addend is None:
         return [x, weight, bias]

@@ -32,8 +32,9 @@ class LowerToLut(Pass):
         %c = mul %a, %b                       →   %y = lut %x, %t
         %y = quantize %c
 
-    They may be a chain or any expression. i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with interpolation (D8). A clip that keeps the scale
-    stays a clip of integers. For `--arith onnx` every step is rounded to float32, as the ONNX operators are.
+    They may be a chain or any expression. i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with
+    interpolation (D8). A clip that keeps the scale stays a clip of integers. For `--arith onnx` every step is rounded
+    to float32, as the ONNX operators are.
     """
 
     name: ClassVar[str] = "lower-to-lut"

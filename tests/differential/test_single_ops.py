@@ -1,7 +1,7 @@
 """One op at a time, the same integers in: hbc against ONNX Runtime's kernels (docs/numerics.md, "What is promised").
 
-`--arith onnx`: QLinearConv and QLinearMatMul identical; contrib elementwise kernels at most 1 quantum apart (they add the zero
-point before rounding, so ties part). `--arith bpu`: at most 1 quantum apart.
+`--arith onnx`: QLinearConv and QLinearMatMul identical; contrib elementwise kernels at most 1 quantum apart (they add
+the zero point before rounding, so ties part). `--arith bpu`: at most 1 quantum apart.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def run_ort(model: onnx.ModelProto, feeds: Arrays) -> np.ndarray:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
 
 
 def both(model: onnx.ModelProto, feeds: Arrays, arith: str) -> tuple[np.ndarray, np.ndarray]:
@@ -121,8 +122,8 @@ def qlinear_conv(c: dict) -> tuple[onnx.ModelProto, Arrays]:
     w = rng.integers(-127, 128, (out, cin // group, *c["kernel"])).astype(np.int8)
     sx = scale(rng)
     sw = np.float32([scale(rng, 0.001, 0.02) for _ in range(out)]) if c["per_channel"] else scale(rng, 0.001, 0.02)
-    spread = float(sx) * float(np.max(sw)) * 60 * 74 * np.sqrt(w[0].size)  # so that results use the range and saturate a little
-    sy = np.float32(spread / 64)
+    spread = float(sx) * float(np.max(sw)) * 60 * 74 * np.sqrt(w[0].size)
+    sy = np.float32(spread / 64)  # so that results use the range and saturate a little
     zw = np.zeros(out, np.int8) if c["per_channel"] else np.int8(0)
     op = OneOp("QLinearConv").feed(x).const(sx, zero(rng, c["act"])).const(w, sw, zw).const(sy, zero(rng, c["act"]))
     if c["bias"]:
@@ -144,7 +145,9 @@ def test_qlinear_conv_is_within_one_quantum_in_bpu_arithmetic(c: dict) -> None:
     assert quanta(both(*qlinear_conv(c), "bpu")) <= 1
 
 
-def qlinear_matmul(seed: int, dtype: type, shapes: tuple[tuple[int, ...], tuple[int, ...]], *, constant: bool) -> tuple[onnx.ModelProto, Arrays]:
+def qlinear_matmul(
+    seed: int, dtype: type, shapes: tuple[tuple[int, ...], tuple[int, ...]], *, constant: bool
+) -> tuple[onnx.ModelProto, Arrays]:
     rng = np.random.default_rng(seed)
     a = integers(rng, dtype, shapes[0])
     b = integers(rng, dtype, shapes[1]) if not constant else rng.integers(-127, 128, shapes[1]).astype(np.int8)
@@ -156,7 +159,9 @@ def qlinear_matmul(seed: int, dtype: type, shapes: tuple[tuple[int, ...], tuple[
     return op.model(dtype), op.feeds
 
 
-matmuls = st.sampled_from([((3, 5), (5, 4)), ((2, 3, 17), (2, 17, 6)), ((1, 2, 4, 8), (1, 2, 8, 3)), ((5, 33), (33, 16))])
+matmuls = st.sampled_from(
+    [((3, 5), (5, 4)), ((2, 3, 17), (2, 17, 6)), ((1, 2, 4, 8), (1, 2, 8, 3)), ((5, 33), (33, 16))]
+)
 
 
 @MODEST
@@ -168,11 +173,15 @@ def test_qlinear_matmul_is_identical_in_onnx_arithmetic(seed: int, dtype: type, 
 
 @MODEST
 @given(st.integers(0, 2**31), st.sampled_from([np.uint8, np.int8]), matmuls, st.booleans())
-def test_qlinear_matmul_is_within_one_quantum_in_bpu_arithmetic(seed: int, dtype: type, shapes: tuple, constant: bool) -> None:
+def test_qlinear_matmul_is_within_one_quantum_in_bpu_arithmetic(
+    seed: int, dtype: type, shapes: tuple, constant: bool
+) -> None:
     assert quanta(both(*qlinear_matmul(seed, dtype, shapes, constant=constant and len(shapes[1]) == 2), "bpu")) <= 1
 
 
-def contrib(op: str, seed: int, dtype: type, shapes: list[tuple[int, ...]], **attrs: object) -> tuple[onnx.ModelProto, Arrays]:
+def contrib(
+    op: str, seed: int, dtype: type, shapes: list[tuple[int, ...]], **attrs: object
+) -> tuple[onnx.ModelProto, Arrays]:
     """A com.microsoft QLinear op: (x, scale, zero point) for each operand, then those of the result."""
     rng = np.random.default_rng(seed)
     one = OneOp(op, "com.microsoft")
@@ -190,7 +199,11 @@ CONTRIB: list[tuple[str, list[tuple[int, ...]], dict[str, object]]] = [
     ("QLinearLeakyRelu", [(2, 64)], {"alpha": 0.1}),
     ("QLinearSigmoid", [(2, 64)], {}),
     ("QLinearGlobalAveragePool", [(1, 5, 6, 7)], {"channels_last": 0}),
-    ("QLinearAveragePool", [(1, 3, 8, 9)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "count_include_pad": 0}),
+    (
+        "QLinearAveragePool",
+        [(1, 3, 8, 9)],
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "count_include_pad": 0},
+    ),
 ]
 
 
@@ -199,29 +212,38 @@ CONTRIB: list[tuple[str, list[tuple[int, ...]], dict[str, object]]] = [
 def test_contrib_op_is_within_one_quantum(op: str, shapes: list, attrs: dict, arith: str) -> None:
     for seed in range(6):
         for dtype in (np.uint8, np.int8):
-            assert quanta(both(*contrib(op, seed, dtype, shapes, **attrs), arith)) <= 1, f"seed {seed}, {dtype.__name__}"
+            pair = both(*contrib(op, seed, dtype, shapes, **attrs), arith)
+            assert quanta(pair) <= 1, f"seed {seed}, {dtype.__name__}"
 
 
 def test_integer_conv_is_identical() -> None:
     """ConvInteger gives accumulators: no arithmetic of ours is left."""
     rng = np.random.default_rng(3)
-    one = OneOp("ConvInteger").feed(integers(rng, np.uint8, (1, 3, 6, 6))).const(integers(rng, np.int8, (4, 3, 3, 3)), np.uint8(77), np.int8(0))
+    one = OneOp("ConvInteger").feed(integers(rng, np.uint8, (1, 3, 6, 6)))
+    one.const(integers(rng, np.int8, (4, 3, 3, 3)), np.uint8(77), np.int8(0))
     for arith in ("bpu", "onnx"):
         np.testing.assert_array_equal(*both(one.model(np.int32, pads=[1, 1, 1, 1]), one.feeds, arith))
 
 
 def test_integer_matmul_is_identical() -> None:
     rng = np.random.default_rng(4)
-    one = OneOp("MatMulInteger").feed(integers(rng, np.uint8, (3, 20))).const(integers(rng, np.int8, (20, 5)), np.uint8(31), np.int8(-4))
+    one = OneOp("MatMulInteger").feed(integers(rng, np.uint8, (3, 20)))
+    one.const(integers(rng, np.int8, (20, 5)), np.uint8(31), np.int8(-4))
     for arith in ("bpu", "onnx"):
         np.testing.assert_array_equal(*both(one.model(np.int32), one.feeds, arith))
 
 
 def qdq(build: Callable[[str], tuple[list[onnx.NodeProto], str]], x: np.ndarray, consts: Arrays) -> onnx.ModelProto:
     """in → quantize → dequantize → nodes of `build` → quantize → dequantize → y."""
-    head = [H.make_node("QuantizeLinear", ["in0", "sx", "zx"], ["q"], name="Q"), H.make_node("DequantizeLinear", ["q", "sx", "zx"], ["d"], name="DQ")]
+    head = [
+        H.make_node("QuantizeLinear", ["in0", "sx", "zx"], ["q"], name="Q"),
+        H.make_node("DequantizeLinear", ["q", "sx", "zx"], ["d"], name="DQ"),
+    ]
     body, last = build("d")
-    tail = [H.make_node("QuantizeLinear", [last, "sy", "zy"], ["yq"], name="Qy"), H.make_node("DequantizeLinear", ["yq", "sy", "zy"], ["y"], name="DQy")]
+    tail = [
+        H.make_node("QuantizeLinear", [last, "sy", "zy"], ["yq"], name="Qy"),
+        H.make_node("DequantizeLinear", ["yq", "sy", "zy"], ["y"], name="DQy"),
+    ]
     graph = H.make_graph(
         head + body + tail,
         "qdq",
@@ -234,16 +256,23 @@ def qdq(build: Callable[[str], tuple[list[onnx.NodeProto], str]], x: np.ndarray,
     return model
 
 
-UNARY = ["Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Elu", "Exp", "Abs", "Softplus", "Neg", "Erf", "Sqrt", "Floor"]
+UNARY = [
+    "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Elu", "Exp", "Abs", "Softplus", "Neg", "Erf",
+    "Sqrt", "Floor",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", UNARY)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_table_is_identical_in_onnx_arithmetic_but_for_the_last_bit_of_the_function(op: str, dtype: type) -> None:
-    """A table holds round(f(x)/s): equal to ONNX Runtime's float kernel but where f lies within float error of a tie (≤ 1 %)."""
+    """A table holds round(f(x)/s).
+
+    Equal to ONNX Runtime's float kernel but where f lies within float error of a tie (≤ 1 %).
+    """
     rng = np.random.default_rng(0)
     sx, sy = np.float32(0.0421), np.float32(0.0273)
-    zx, zy = dtype(np.iinfo(dtype).min if op == "Sqrt" else 5), dtype(3)  # the root of a negative number is D2's to decide
+    # the root of a negative number is D2's to decide
+    zx, zy = dtype(np.iinfo(dtype).min if op == "Sqrt" else 5), dtype(3)
     x = ((np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1) - int(zx)) * sx).astype(np.float32).reshape(1, 256)
     consts = {"sx": sx, "zx": zx, "sy": sy, "zy": zy}
     model = qdq(lambda d: ([H.make_node(op, [d], ["f"], name="f")], "f"), rng.permuted(x, axis=1), consts)

@@ -67,7 +67,8 @@ def test_conv_integers_equal_the_vendors(board: str) -> None:
             assert instruction.scheme is isa.Scheme.NONE
             continue
         for name, theirs in (("multiplier", "scale"), ("pre_shift", "right_shift"), ("post_shift", "out_shift")):
-            np.testing.assert_array_equal(parameter(model, instruction, name, channels), attrs[theirs], err_msg=f"{node.name} {name}")
+            ours = parameter(model, instruction, name, channels)
+            np.testing.assert_array_equal(ours, attrs[theirs], err_msg=f"{node.name} {name}")
 
 
 def test_global_average_pool_integers_equal_the_vendors() -> None:
@@ -76,7 +77,8 @@ def test_global_average_pool_integers_equal_the_vendors() -> None:
     model = hbc.compile(vendor_file("x5", "calibrated"), march="bayes-e").program.models[0]
     instruction, attrs = instruction_of(model, node.name), attributes(node)
     assert instruction.scheme is isa.Scheme.FORM_B
-    for name, theirs in (("multiplier", "output_scale"), ("pre_shift", "accu_right_shift"), ("post_shift", "output_right_shift")):
+    names = {"multiplier": "output_scale", "pre_shift": "accu_right_shift", "post_shift": "output_right_shift"}
+    for name, theirs in names.items():
         np.testing.assert_array_equal(parameter(model, instruction, name, 16), attrs[theirs])
 
 

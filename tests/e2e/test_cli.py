@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 
 from hbc.cli.app import VERBS
 from hbc_runtime import hbm
-from tests.e2e.command import environment, hbc, on_terminal
+from tests.e2e.command import ROOT, environment, hbc, on_terminal
 from tests.e2e.tiny import program, reference_output
 
 
@@ -59,6 +60,16 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert "--help" in out
     assert "\\b" not in out
     assert not re.search(r"hbc \S+ \S+ +hbc", out), "the examples ran together"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_manual_has_every_option(verb: str) -> None:
+    command = importlib.import_module(f"hbc.cli.{verb}").command
+    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = manual.split(f"\n## {verb}\n")[1].split("\n## ")[0]
+    common = {"--help", "--quiet", "--verbose"}
+    options = {o for p in command.params for o in p.opts if o.startswith("--")} - common
+    assert sorted(o for o in options if o not in section) == []
 
 
 @pytest.mark.parametrize(

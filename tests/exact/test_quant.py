@@ -115,10 +115,28 @@ def test_extreme_accumulators_and_zero_points_saturate(scheme: Scheme) -> None:
             run_both(op, [x, mult, *shifts], [(x.shape, DType.I32)])
 
 
-@pytest.mark.parametrize("zero_point", [-(1 << 31), (1 << 32) - 1])
-def test_zero_points_far_outside_the_operand_saturate(zero_point: int) -> None:
-    """No compiler writes them, but a container may hold them."""
-    op = Requantize(inputs=(), outputs=(), scheme=Scheme.FORM_B, clamp_min=-128, clamp_max=127, x_zero_point=zero_point)
-    params = np.array([16384], np.int16), np.array([17], np.int8), np.array([14], np.int8)
-    (y,) = run_both(op, [np.array([-128, 0, 127], np.int8), *params], [((3,), DType.I8)])
-    assert set(y.tolist()) == {127 if zero_point < 0 else -128}
+def shifted(zero_point: int) -> Requantize:
+    """x − zero_point at ratio 1, to i8."""
+    return Requantize(
+        inputs=(), outputs=(), scheme=Scheme.FORM_B, clamp_min=-128, clamp_max=127, x_zero_point=zero_point
+    )
+
+
+RATIO_1 = np.array([16384], np.int16), np.array([0], np.int8), np.array([14], np.int8)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+@pytest.mark.parametrize("end", ["min", "max"])
+def test_zero_points_at_the_ends_of_the_operand_saturate(dtype: type[np.generic], end: str) -> None:
+    info = np.iinfo(dtype)
+    zero_point = int(getattr(info, end))
+    x = np.arange(info.min, int(info.max) + 1).astype(dtype)
+    (y,) = run_both(shifted(zero_point), [x, *RATIO_1], [(x.shape, DType.I8)])
+    assert np.array_equal(y, np.clip(x.astype(np.int64) - zero_point, -128, 127))
+
+
+@pytest.mark.parametrize("zero_point", [-(1 << 31), -129, 128, (1 << 32) - 1])
+def test_zero_points_outside_the_operand_are_refused(zero_point: int) -> None:
+    """No compiler writes them, but a container may hold them: they must not reach the kernels."""
+    with pytest.raises(ValueError, match=f"operand zero point {zero_point} is outside i8"):
+        run_both(shifted(zero_point), [np.array([-128, 0, 127], np.int8), *RATIO_1], [((3,), DType.I8)])

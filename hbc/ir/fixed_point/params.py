@@ -13,7 +13,7 @@ from hbc_runtime.isa import Scheme
 from ..semantics import Semantics
 from ..types import DType, Quant, TensorType
 
-VANISHING = 2.0**-39  # below this ratio any i32 accumulator gives 0, and pre_shift would leave its range
+VANISHING = 2.0**-32  # below this ratio no i32 accumulator reaches half a step, and the shifts would leave their range
 
 
 def quant_of(t: TensorType) -> Quant:

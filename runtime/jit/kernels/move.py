@@ -206,7 +206,8 @@ def _source_row(
     k: KernelBuilder, index: Sequence[ir.Value], shape: tuple[int, ...], pads: tuple[int, ...]
 ) -> tuple[ir.Value, ir.Value]:
     """For an index into the padded leading axes: the operand's row number, and whether it lies inside the operand."""
-    source, inside = i64(0), ir.Constant(I1, 1)
+    source: ir.Value = i64(0)
+    inside: ir.Value = ir.Constant(I1, 1)
     for i, size, before in zip(index, shape, pads, strict=False):
         position = k.b.sub(i, i64(before))
         inside = k.b.and_(inside, k.b.icmp_unsigned("<", position, i64(size)))  # a negative one is a huge unsigned

@@ -25,15 +25,12 @@ def emit_quantize(k: KernelBuilder, op: Quantize, _ins: Operands, outs: Sequence
     """NUMERICS 2, D2."""
     out = outs[0]
 
-    def parameters(channel: ir.Value | int, lanes: int) -> Parameters:
-        return [k.load(k.ins[1], channel, F32, lanes), k.load(k.ins[2], channel, I32, lanes)]
-
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
-        x = k.load(k.ins[0], i, F32, lanes)
-        q = numerics.quantize(k, x, params[0], params[1], op.rounding, op.clamp_min, op.clamp_max)
+        x, (scale, zero_point) = k.load(k.ins[0], i, F32, lanes), _given(params)
+        q = numerics.quantize(k, x, scale, zero_point, op.rounding, op.clamp_min, op.clamp_max)
         k.store(k.resize(q, element(out.dtype)), k.outs[0], i)
 
-    _by_channel(k, out.shape, op.axis, k.host.lanes, parameters, body)
+    _by_channel(k, out.shape, op.axis, k.host.lanes, _scale_and_zero_point(k), body)
 
 
 @kernel(Dequantize)
@@ -41,15 +38,27 @@ def emit_dequantize(k: KernelBuilder, op: Dequantize, ins: Operands, outs: Seque
     """NUMERICS 2."""
     x_dtype = _tensor(ins, 0).dtype
 
-    def parameters(channel: ir.Value | int, lanes: int) -> Parameters:
+    def body(i: ir.Value, lanes: int, params: Parameters) -> None:
+        wide, (scale, zero_point) = I64 if x_dtype is DType.U32 else I32, _given(params)
+        q = k.resize(k.load(k.ins[0], i, element(x_dtype), lanes), wide, signed=x_dtype.is_signed)
+        k.store(numerics.dequantize(k, q, scale, zero_point), k.outs[0], i)
+
+    _by_channel(k, outs[0].shape, op.axis, k.host.lanes, _scale_and_zero_point(k), body)
+
+
+def _scale_and_zero_point(k: KernelBuilder) -> LoadParameters:
+    """Operands 1 and 2 of Quantize and Dequantize."""
+
+    def load(channel: ir.Value | int, lanes: int) -> Parameters:
         return [k.load(k.ins[1], channel, F32, lanes), k.load(k.ins[2], channel, I32, lanes)]
 
-    def body(i: ir.Value, lanes: int, params: Parameters) -> None:
-        wide = I64 if x_dtype is DType.U32 else I32
-        q = k.resize(k.load(k.ins[0], i, element(x_dtype), lanes), wide, signed=x_dtype.is_signed)
-        k.store(numerics.dequantize(k, q, params[0], params[1]), k.outs[0], i)
+    return load
 
-    _by_channel(k, outs[0].shape, op.axis, k.host.lanes, parameters, body)
+
+def _given(params: Parameters) -> list[ir.Value]:
+    """Parameters of which none is absent."""
+    assert None not in params
+    return [p for p in params if p is not None]
 
 
 @kernel(FlipSign)

@@ -56,7 +56,7 @@ def emit_resize_bilinear(k: KernelBuilder, _op: ResizeBilinear, ins: Operands, o
             start = k.b.mul(k.b.add(k.b.mul(r, i64(ow)), w), i64(c))
 
             def body(i: ir.Value, lanes: int) -> None:
-                total = const(vector(I32, lanes), 0)
+                total: ir.Value = const(vector(I32, lanes), 0)
                 for corner, weight in zip(corners, weights, strict=True):
                     v = k.resize(k.load(k.ins[0], k.b.add(corner, i), ty, lanes), I32)
                     total = k.b.add(total, k.b.mul(v, k.splat(weight, lanes)))

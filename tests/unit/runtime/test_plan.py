@@ -43,6 +43,26 @@ def test_the_sketchs_first_fit_plans_are_sound(model: Model) -> None:
     check_plan(model)
 
 
+def test_a_reshape_of_a_constant_may_stay_in_place() -> None:
+    m = Sketch()
+    flat = m.emit(isa.Reshape, [m.constant([[1, 2], [3, 4]], DType.I8)], (4,), DType.I8, alias=True)
+    m.emit(isa.Clamp, [flat], (4,), DType.I8, name="y", **CLAMP)
+    model = m.finish()
+    assert model.tensors[flat].storage is Storage.CONSTANT
+    check_plan(model)
+
+
+def test_a_constant_that_is_no_reshape_in_place_is_not_written() -> None:
+    m = Sketch()
+    x = m.constant([1, 2, 3, 4], DType.I8)
+    a = m.emit(isa.Clamp, [x], (4,), DType.I8, name="a", **CLAMP)
+    m.emit(isa.Clamp, [a], (4,), DType.I8, name="y", **CLAMP)
+    model = m.finish()
+    tensors = tuple(replace(t, storage=Storage.CONSTANT) if i == a else t for i, t in enumerate(model.tensors))
+    with pytest.raises(ValueError, match=r"writes 'a' .* which lies in CONSTANT"):
+        check_plan(replace(model, tensors=tensors))
+
+
 def test_a_result_on_its_own_operand_is_refused() -> None:
     with pytest.raises(ValueError, match=r"in instruction 1 \(CLAMP\) .* result 'b' .* overlaps the operand 'a'"):
         check_plan(moved(diamond(), b=0))
