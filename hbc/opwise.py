@@ -1,7 +1,7 @@
 """Op by op: every quantised op fed ONNX Runtime's own integers, so that no error is inherited from the ops before it.
 
-End to end, one rounding that falls the other way can grow layer by layer in a deep net, whichever arithmetic is used. What an
-arithmetic does to one op is seen here: at most 1 quantum (docs/numerics.md, "What is promised").
+End to end, one rounding that falls the other way can grow layer by layer in a deep net, whichever arithmetic is used.
+What an arithmetic does to one op is seen here: at most 1 quantum (docs/numerics.md, "What is promised").
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class OpResult:
-    """One op: its source nodes, the share of its integers that equal ONNX Runtime's, the largest difference in quanta."""
+    """One op: its source nodes, and how its integers compare.
+
+    `equal` is the share that equal ONNX Runtime's, `quanta` the largest difference.
+    """
 
     op: str
     nodes: tuple[str, ...]
@@ -47,10 +50,10 @@ def quantised_tensors(module: Module) -> list[str]:
 
 
 def compare_ops(module: Module, inputs: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[OpResult]:
-    """Each arithmetic op of a module that has left the `quantize` stage against `theirs`, ONNX Runtime's tensors by name.
+    """Each arithmetic op of a module against `theirs`, ONNX Runtime's tensors by name.
 
-    An op reads their tensors where they have them, else what hbc computes from theirs. Ops whose result they don't have are
-    not compared.
+    The module has left the `quantize` stage. An op reads their tensors where they have them, else what hbc computes
+    from theirs. Ops whose result they don't have are not compared.
     """
     sem = Semantics(module.march, module.arith)
     values: dict[Value, Array] = {arg: np.asarray(inputs[str(arg.name)]) for arg in module.graph.args}

@@ -1,10 +1,10 @@
 """What the runtime raises.
 
-    HbmError                    anything wrong with a `.hbm`, an input or the machine
-    ├── HbmFormatError          the bytes are not a sound `.hbm`
-    ├── HbmVersionError         the file was written by a newer or foreign hbc
-    ├── InputMismatch           an input array does not fit the model
-    └── MissingDependency       a CPU segment needs a package that is not installed
+HbmError                    anything wrong with a `.hbm`, an input or the machine
+├── HbmFormatError          the bytes are not a sound `.hbm`
+├── HbmVersionError         the file was written by a newer or foreign hbc
+├── InputMismatch           an input array does not fit the model
+└── MissingDependency       a CPU segment needs a package that is not installed
 """
 
 from __future__ import annotations

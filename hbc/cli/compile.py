@@ -76,13 +76,12 @@ def _compile(out: Screen, model: Path, options: CompileOptions, output: Path, ex
     out.story(f"hbc compile {model} for {options.march}" + (", arith onnx" if options.arith == "onnx" else ""), "bold")
     with stage_lines(out) as tell:
         compiled = compile_model(model, options, on_event=tell)
-    size = _write(compiled, output)
-    report = compiled.report.with_file_bytes(size)
+    report = compiled.report.with_file_bytes(_write(compiled, output))
     if as_json:
         out.json({"output": str(output), **report.as_dict()})
     elif explain:
         _explain(out, report)
-    _tell(out, report, output, size)
+    _tell(out, report, output, explain)
 
 
 def _guard(model: Path, output: Path) -> None:
@@ -101,21 +100,20 @@ def _write(compiled: Compiled, output: Path) -> int:
 
 
 def _explain(out: Screen, report: Report) -> None:
-    out.result(nodes_table(report))
-    out.result(outputs_table(report))
-    notes = notes_table(report)
-    if notes is not None:
-        out.result(notes)
+    for part in (nodes_table(report), outputs_table(report), notes_table(report)):
+        if part is not None:
+            out.result(part)
+            out.result("")
     for line in report.summary():
         out.result(line)
 
 
-def _tell(out: Screen, report: Report, output: Path, size: int) -> None:
-    for line in report.summary():
+def _tell(out: Screen, report: Report, output: Path, explained: bool) -> None:
+    for line in () if explained else report.summary():
         out.story(f"  {line}", "dim")
     for text in report.warnings():
         out.warn(text)
-    out.story(f"wrote {output} ({human_bytes(size)})", "bold green")
+    out.story(f"wrote {output} ({human_bytes(report.file_bytes or 0)})", "bold green")
 
 
 def _emit_text(

@@ -34,8 +34,12 @@ class Rewriter:
     ) -> OpT:
         """A new op before the anchor; its location is the anchor's unless given."""
         op = make_op(cls, operands, attrs, loc or self.anchor.loc, None if type is None else [type], (name,))
-        self.graph.ops.insert(self.graph.ops.index(self.anchor), op)
+        self.insert(op)
         return op
+
+    def insert(self, op: Op) -> None:
+        """Put a finished op before the anchor."""
+        self.graph.ops.insert(self.graph.ops.index(self.anchor), op)
 
     def replace(self, old: Op | Value, new: Op | Value, *sources: Op) -> None:
         """Readers of `old` read `new`; `new`'s op takes the fused location of itself, `old` and `sources`.

@@ -16,7 +16,7 @@ from hbc.ir.rewriter import Rewriter
 from hbc.ir.types import Quant, TensorType, remap_axis
 
 from .base import Pass, Target
-from .matching import NARROW, const_value, is_default_clip
+from .matching import NARROW, const_value, is_default_clip, narrowed
 from .move_chains import Family, beside, must_copy, straighten
 from .rules import Rule, apply_rules, rewrite
 
@@ -163,7 +163,7 @@ def merge_clips(op: ops.Clip, rw: Rewriter) -> None:
     inner = op.x.defined_by(ops.Clip)
     if inner is None or inner.x.type != op.out.type or op.x.type != op.out.type:
         return
-    low, high = (min(max(limit, op.low), op.high) for limit in (inner.low, inner.high))
+    low, high = narrowed((inner.low, inner.high), op)
     rw.replace(op, rw.op(ops.Clip, inner.x, type=op.out.type, low=low, high=high), inner)
 
 

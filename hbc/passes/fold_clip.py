@@ -12,11 +12,14 @@ from hbc.ir.types import DType
 
 from .base import Pass, Target
 from .fuse_conv import CLIPPABLE
+from .matching import narrowed
 
 
 @dataclass(frozen=True)
 class FoldClip(Pass):
-    """clip(f(x)) of one scale becomes f(x) {clip}: clamping is free behind a requantisation.
+    """clip(f(x)) of one scale becomes f(x) {clip}.
+
+    Clamping is free behind a requantisation.
 
         %a = conv2d %x, %w : q<0.1>
         %y = clip %a {low = 0} : q<0.1>      →   %y = conv2d %x, %w {clip = [0, inf]} : q<0.1>
@@ -33,9 +36,8 @@ class FoldClip(Pass):
                 continue
             if not op.x.has_one_use:
                 continue
-            low, high = maker.attrs["clip"]
-            clip = (min(max(low, op.low), op.high), max(min(high, op.high), op.low))
             rw = Rewriter(module.graph, op)
-            rw.replace(op, rw.op(type(maker), *maker.operands, type=t, **(maker.attrs | {"clip": clip})), maker)
+            attrs = maker.attrs | {"clip": narrowed(maker.clip, op)}
+            rw.replace(op, rw.op(type(maker), *maker.operands, type=t, **attrs), maker)
             changes += rw.changes
         return changes

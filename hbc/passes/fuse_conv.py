@@ -14,7 +14,15 @@ from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
 
 from .base import Pass, Target
-from .matching import activation_behind, const_value, feeds_only_quantize, is_default_clip, real_constant, weight_behind
+from .matching import (
+    activation_behind,
+    const_value,
+    feeds_only_quantize,
+    is_default_clip,
+    narrowed,
+    real_constant,
+    weight_behind,
+)
 
 CLIPPABLE = (
     ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul,
@@ -141,10 +149,9 @@ def fuse_clip(graph: Graph, op: ops.Clip) -> int:
     maker = op.x.op
     if not isinstance(maker, CLIPPABLE) or not op.x.has_one_use or not feeds_only_quantize(op.out):
         return 0
-    low, high = maker.attrs["clip"]
-    low, high = min(max(low, op.low), op.high), max(min(high, op.high), op.low)
     rw = Rewriter(graph, op)
-    rw.replace(op, _copy(rw, maker, list(maker.operands), maker.attrs | {"clip": (low, high)}), maker)
+    attrs = maker.attrs | {"clip": narrowed(maker.clip, op)}
+    rw.replace(op, _copy(rw, maker, list(maker.operands), attrs), maker)
     return rw.changes
 
 

@@ -53,6 +53,12 @@ def feeds_only_quantize(value: Value) -> bool:
     return bool(value.uses) and all(isinstance(u.op, ops.Quantize) for u in value.uses)
 
 
+def narrowed(clip: tuple[float, float], by: ops.Clip) -> tuple[float, float]:
+    """The limits of clip(clip(x, *clip), low, high)."""
+    low, high = (min(max(limit, by.low), by.high) for limit in clip)
+    return low, high
+
+
 def is_default_clip(op: Op) -> bool:
     """True where the op has no fused clip."""
     return tuple(op.attrs.get("clip", ops.NO_CLIP)) == ops.NO_CLIP

@@ -152,4 +152,3 @@ def _assign_segments(graph: Graph) -> None:
 
 def _stays_on_cpu(op: Op) -> bool:
     return bool(op.out.users) and all(not isinstance(u, BORDER) for u in op.out.users)
-

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hbc.ir.core import Graph, Module, Op, Value
-from hbc.ir.location import Loc
 from hbc.ir.rewriter import Rewriter
-from hbc.ir.types import TensorType
 
 OpT = TypeVar("OpT", bound=Op)
 STEPS_PER_OP = 50  # of the default budget: far above what rules that end need
@@ -62,18 +60,9 @@ class _Tracker(Rewriter):
         super().__init__(graph, anchor)
         self.touched: list[Op] = []
 
-    def op(
-        self,
-        cls: type[OpT],
-        *operands: Value | None,
-        type: TensorType | None = None,  # noqa: A002
-        loc: Loc | None = None,
-        name: str | None = None,
-        **attrs: object,
-    ) -> OpT:
-        made = super().op(cls, *operands, type=type, loc=loc, name=name, **attrs)
-        self.touched.append(made)
-        return made
+    def insert(self, op: Op) -> None:
+        super().insert(op)
+        self.touched.append(op)
 
     def replace(self, old: Op | Value, new: Op | Value, *sources: Op) -> None:
         super().replace(old, new, *sources)

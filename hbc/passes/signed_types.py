@@ -20,7 +20,9 @@ AGNOSTIC = (ops.Quantize, ops.Move, ops.Concat, ops.MaxPool, ops.Reinterpret, op
 
 @dataclass(frozen=True)
 class SignedTypes(Pass):
-    """Only signed integers inside; a flip at the border where the user's tensors are unsigned (exact, NUMERICS 1).
+    """Only signed integers inside; a flip at the border where the user's tensors are unsigned.
+
+    Exact (NUMERICS 1).
 
         graph(%x: tensor<u8, q<0.1:128>>)             graph(%x: tensor<u8, q<0.1:128>>)
         %a = dequantize %x                        →   %s = flip_sign %x : tensor<i8, q<0.1:0>>

@@ -19,12 +19,13 @@ TARGET = 1 << 30  # where a rescaled bias ends up
 def strengthen(rw: Rewriter, op: Op, x: Value, weight: Value, bias: Value | None) -> Value:
     """`weight`, or integers of a larger scale for the channels whose bias does not fit an i32 accumulator.
 
-    A pruned or dead channel keeps a tiny scale (1e-20, say), so that bias / (s_in · s_w) passes 2^31 and would be cut off. With a
-    scale 2^k larger its weights lose k bits, which is far below a step of any result that such a bias does not saturate.
+    A pruned or dead channel keeps a tiny scale (1e-20, say), so that bias / (s_in · s_w) passes 2^31 and would be cut
+    off. With a scale 2^k larger its weights lose k bits, which is far below a step of any result that such a bias does
+    not saturate.
     """
     reals = None if bias is None else _reals(bias)
     axis = 1 if isinstance(op, ops.ConvTranspose2d) else 0
-    if reals is None or op.attrs.get("group", 1) != 1 and axis == 1:
+    if reals is None or (axis == 1 and op.attrs["group"] != 1):
         return weight
     quant, ints = weight.type.quant, const_value(weight)
     assert quant is not None

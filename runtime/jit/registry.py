@@ -31,7 +31,15 @@ from ..program import Tensor
 from .emitter import I64, PTR, VOID, Emitter
 from .host import Host
 
+Operands = Sequence["Tensor | None"]
 Constants = Sequence["np.ndarray[Any, Any] | None"]
+
+
+def operand(ins: Operands, index: int) -> Tensor:
+    """Operand `index`, which `check` has found to be there."""
+    x = ins[index]
+    assert x is not None, index
+    return x
 
 
 @dataclass(frozen=True)

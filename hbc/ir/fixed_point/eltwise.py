@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hbc_runtime import isa, numerics
 from hbc_runtime.isa import Scheme
 
 from ..core import Op
-from ..ops.eltwise import Add, Binary, Maximum, Minimum, Mul, Sub
+from ..ops.eltwise import Add, Maximum, Minimum, Mul, Sub
 from ..ops.misc import Lut, SegmentLut
 from ..ops.quant import Dequantize, FlipSign, Quantize, Requantize
 from ..ops.unary import Clip
 from ..semantics import Semantics
 from ..types import DType, TensorType
-from .core import Fixed, Ref, View, signed
-from .params import choose_scheme, clamp_limits, multipliers, quant_of, scalar_scale, scalar_zero_point
-
-Arrays = Sequence[np.ndarray | None]
-
-
-def _pair(op: Binary) -> tuple[Ref, Ref]:
-    rank = max(op.lhs.type.rank, op.rhs.type.rank)
-    shapes = [(1,) * (rank - t.rank) + t.shape for t in (op.lhs.type, op.rhs.type)]
-    return Ref(0, View.RESHAPE, shapes[0]), Ref(1, View.RESHAPE, shapes[1])
+from .core import Arrays, Fixed, Ref, View, pair, signed
+from .params import (
+    choose_scheme,
+    clamp_limits,
+    multipliers,
+    quant_of,
+    result_fields,
+    scalar_scale,
+    scalar_zero_point,
+)
 
 
 def _out(op: Op) -> Ref:
@@ -61,7 +59,7 @@ def add(op: Add | Sub, sem: Semantics, arrays: Arrays) -> Fixed:
         s = scalar_scale(out)
         ma, mb, shift = numerics.add_params(scalar_scale(a) / s, sign * scalar_scale(b) / s)
         fields |= {"scheme": Scheme.FORM_B, "lhs_multiplier": ma, "rhs_multiplier": mb, "shift": shift}
-    return Fixed(isa.Add, _pair(op), fields, _out(op))
+    return Fixed(isa.Add, pair(op), fields, _out(op))
 
 
 def mul(op: Mul, sem: Semantics, arrays: Arrays) -> Fixed:
@@ -71,17 +69,17 @@ def mul(op: Mul, sem: Semantics, arrays: Arrays) -> Fixed:
     fields = _zero_points(a, b, out) | {"clamp_min": lo, "clamp_max": hi}
     if sem.is_onnx:
         fields |= _scales(a, b, out)
-        return Fixed(isa.Mul, (*_pair(op), None, None, None), fields, _out(op))
+        return Fixed(isa.Mul, (*pair(op), None, None, None), fields, _out(op))
     scheme = choose_scheme(out, sem, bias=False)
     ratio = scalar_scale(a) * scalar_scale(b) / scalar_scale(out)
     params, _ = multipliers(np.array([ratio]), scheme, scalar_zero_point(out))
-    return Fixed(isa.Mul, (*_pair(op), *params), fields | {"scheme": scheme}, _out(op))
+    return Fixed(isa.Mul, (*pair(op), *params), fields | {"scheme": scheme}, _out(op))
 
 
 def extremum(op: Maximum | Minimum, sem: Semantics, arrays: Arrays) -> Fixed:
     """maximum, minimum of one scale: no arithmetic."""
     cls = isa.Maximum if isinstance(op, Maximum) else isa.Minimum
-    return Fixed(cls, _pair(op), {}, _out(op))
+    return Fixed(cls, pair(op), {}, _out(op))
 
 
 def clip(op: Clip, sem: Semantics, arrays: Arrays) -> Fixed:
@@ -105,12 +103,8 @@ def requantize(op: Requantize, sem: Semantics, arrays: Arrays) -> Fixed:
     if len(set(q.zero_point)) != 1:
         msg = "requantize takes one zero point for all channels"
         raise LookupError(msg)
-    lo, hi = clamp_limits(out)
-    fields = {
-        "scheme": scheme, "zero_point": scalar_zero_point(out), "clamp_min": lo, "clamp_max": hi,
-        "axis": -1 if q.axis is None else q.axis, "x_zero_point": q.zero_point[0],
-    }  # fmt: skip
-    return Fixed(isa.Requantize, (Ref(0), *params), fields)
+    fields = {"axis": -1 if q.axis is None else q.axis, "x_zero_point": q.zero_point[0]}
+    return Fixed(isa.Requantize, (Ref(0), *params), result_fields(out, scheme) | fields)
 
 
 def _requantize_table(x: TensorType, out: TensorType) -> np.ndarray:
@@ -150,4 +144,3 @@ def dequantize(op: Dequantize, sem: Semantics, arrays: Arrays) -> Fixed:
 def flip_sign(op: FlipSign, sem: Semantics, arrays: Arrays) -> Fixed:
     """flip_sign → FlipSign."""
     return Fixed(isa.FlipSign, (Ref(0),))
-

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hbc_runtime import isa
@@ -12,10 +10,7 @@ from ..ops.move import Concat, Expand, Gather, Pad, Reshape, ResizeLinear, Resiz
 from ..ops.quant import Reinterpret
 from ..semantics import Semantics
 from ..types import TensorType
-from .core import Fixed, Ref, View, signed
-
-Arrays = Sequence[np.ndarray | None]
-NHWC = Ref(0, View.NHWC)
+from .core import NHWC, Arrays, Fixed, Ref, View, signed
 
 
 def reshape(op: Reshape | Reinterpret, sem: Semantics, arrays: Arrays) -> Fixed:

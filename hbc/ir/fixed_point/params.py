@@ -10,6 +10,7 @@ import numpy as np
 from hbc_runtime import numerics
 from hbc_runtime.isa import Scheme
 
+from ..ops.shapes import NO_CLIP
 from ..semantics import Semantics
 from ..types import DType, Quant, TensorType
 
@@ -36,7 +37,7 @@ def scalar_zero_point(t: TensorType) -> int:
     return q.zero_point[0]
 
 
-def clamp_limits(out: TensorType, clip: tuple[float, float] = (-math.inf, math.inf)) -> tuple[int, int]:
+def clamp_limits(out: TensorType, clip: tuple[float, float] = NO_CLIP) -> tuple[int, int]:
     """The integers that `clip` (real numbers) leaves of the result's range: the clip's ends quantised half to even."""
     lo, hi = out.dtype.limits
     if out.quant is None or not out.quant.is_per_tensor:
@@ -47,6 +48,13 @@ def clamp_limits(out: TensorType, clip: tuple[float, float] = (-math.inf, math.i
         return int(np.clip(np.rint(x / s) + zp, lo, hi)) if math.isfinite(x) else (hi if x > 0 else lo)
 
     return integer(clip[0]), integer(clip[1])
+
+
+def result_fields(out: TensorType, scheme: Scheme, clip: tuple[float, float] = NO_CLIP) -> dict[str, object]:
+    """The attributes by which a requantising instruction makes `out`."""
+    lo, hi = clamp_limits(out, clip)
+    zp = 0 if scheme is Scheme.NONE else scalar_zero_point(out)
+    return {"scheme": scheme, "zero_point": zp, "clamp_min": lo, "clamp_max": hi}
 
 
 Parameters = tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,11 +11,8 @@ from hbc_runtime import isa
 from ..ops.pool import AvgPool, MaxPool, Pool, Reduce, ReduceMax, ReduceMean, ReduceMin
 from ..semantics import Semantics
 from ..types import TensorType
-from .core import Fixed, Ref, View, signed
-from .params import Parameters, choose_scheme, clamp_limits, multipliers, scalar_scale, scalar_zero_point, shared
-
-Arrays = Sequence[np.ndarray | None]
-NHWC = Ref(0, View.NHWC)
+from .core import NHWC, Arrays, Fixed, Ref, View, signed
+from .params import Parameters, choose_scheme, multipliers, result_fields, scalar_scale, scalar_zero_point, shared
 
 
 def _window(op: Pool) -> dict[str, object]:
@@ -35,12 +31,7 @@ def _average(
     scheme = choose_scheme(out, sem, bias=False)
     ratio = scalar_scale(x) / (counts * scalar_scale(out))
     params, _ = multipliers(ratio, scheme, scalar_zero_point(out))
-    lo, hi = clamp_limits(out)
-    fields: dict[str, object] = {
-        "scheme": scheme, "zero_point": scalar_zero_point(out), "clamp_min": lo, "clamp_max": hi,
-        "x_zero_point": scalar_zero_point(x),
-    }  # fmt: skip
-    return shared(params), fields
+    return shared(params), result_fields(out, scheme) | {"x_zero_point": scalar_zero_point(x)}
 
 
 def avg_pool(op: AvgPool, sem: Semantics, arrays: Arrays) -> Fixed:

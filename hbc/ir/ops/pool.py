@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -93,6 +94,8 @@ class Reduce(Op):
     (C1) axes are distinct axes of `x`.
     """
 
+    FUNCTION: ClassVar[Callable[..., np.ndarray]]  # on float64, or on plain integers
+
     x: Value = operand()
     axes: tuple[int, ...] = attr()
     keepdims: bool = attr(default=True)
@@ -106,48 +109,36 @@ class Reduce(Op):
         ok = len(set(self.axes)) == len(self.axes) and all(0 <= a < self.x.type.rank for a in self.axes)
         self.require(ok, "C1", f"axes {self.axes} of {self.x.type.shape}")
 
-    @staticmethod
-    def apply(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:  # noqa: FBT001
-        """The reduction on float64."""
-        raise AssertionError
-
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         x = given(operands[0])
         wide = x.astype(np.float64) if x.dtype.kind == "f" else x
-        return [self.apply(wide, self.axes, self.keepdims).astype(self.out.type.dtype.numpy)]
+        y = type(self).FUNCTION(wide, axis=self.axes, keepdims=self.keepdims)
+        return [y.astype(self.out.type.dtype.numpy)]
 
 
 @define_op("reduce_mean")
 class ReduceMean(Reduce):
     """Mean over `axes`."""
 
-    @staticmethod
-    def apply(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:  # noqa: FBT001
-        return x.mean(axis=axes, keepdims=keepdims)
+    FUNCTION = np.mean
 
 
 @define_op("reduce_sum")
 class ReduceSum(Reduce):
     """Sum over `axes`."""
 
-    @staticmethod
-    def apply(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:  # noqa: FBT001
-        return x.sum(axis=axes, keepdims=keepdims)
+    FUNCTION = np.sum
 
 
 @define_op("reduce_max")
 class ReduceMax(Reduce):
     """Largest value over `axes`."""
 
-    @staticmethod
-    def apply(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:  # noqa: FBT001
-        return x.max(axis=axes, keepdims=keepdims)
+    FUNCTION = np.max
 
 
 @define_op("reduce_min")
 class ReduceMin(Reduce):
     """Smallest value over `axes`."""
 
-    @staticmethod
-    def apply(x: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:  # noqa: FBT001
-        return x.min(axis=axes, keepdims=keepdims)
+    FUNCTION = np.min

@@ -17,7 +17,7 @@ from ..convolve import Convolution, Operands, Plan, convolve, make_plan, pack_we
 from ..dynamic import pack_panel
 from ..finish import Finish, addend_bound, constant, pack_bias, pack_parameters
 from ..host import Host
-from ..registry import Constants, KernelBuilder, Packed, kernel, packing
+from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..window import Axis, Window
 
 Array = npt.NDArray[Any]
@@ -50,13 +50,6 @@ def conv_window(op: Conv2d, x: Tensor, weight: Tensor, out: Tensor) -> Window:
         for i in range(2)
     )
     return Window(x.shape[0], x.shape[3], op.group, out.shape[3], rows, columns, op.pad_value)
-
-
-def operand(ins: Sequence[Tensor | None], index: int) -> Tensor:
-    """Operand `index`, which `check` has found to be there."""
-    x = ins[index]
-    assert x is not None, index
-    return x
 
 
 # ---- any window

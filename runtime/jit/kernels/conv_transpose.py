@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ...isa import ConvTranspose2d
 from ...program import Tensor
 from ..host import Host
-from ..registry import Constants, KernelBuilder, Packed, kernel, packing
+from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..window import Axis, Window
-from .conv import emit_window, operand, pack_window
+from .conv import emit_window, pack_window
 
 
 @packing(ConvTranspose2d)

@@ -14,18 +14,17 @@ from ...types import DType
 from .. import numerics
 from ..emitter import F32, F64, I32, I64, Emitter, const, element, i64, lanes_of, scalar_of, vector
 from ..loops import coordinates, elementwise, rows, span
-from ..registry import KernelBuilder, kernel
+from ..registry import KernelBuilder, Operands, kernel, operand
 from .quant import difference, reach
 
-Operands = Sequence[Tensor | None]
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 @kernel(Add)
 def emit_add(k: KernelBuilder, op: Add, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS D6, or float32 step by step."""
-    a_bound = reach(_tensor(ins, 0).dtype, op.lhs_zero_point) * abs(op.lhs_multiplier)
-    b_bound = reach(_tensor(ins, 1).dtype, op.rhs_zero_point) * abs(op.rhs_multiplier)
+    a_bound = reach(operand(ins, 0).dtype, op.lhs_zero_point) * abs(op.lhs_multiplier)
+    b_bound = reach(operand(ins, 1).dtype, op.rhs_zero_point) * abs(op.rhs_multiplier)
     narrow = a_bound + b_bound < 1 << 31 and op.shift < 32 and outs[0].dtype is not DType.I32
     wide = I32 if narrow else I64
 
@@ -36,17 +35,13 @@ def emit_add(k: KernelBuilder, op: Add, ins: Operands, outs: Sequence[Tensor]) -
         scaled = numerics.round_shift_half_up(k, total, const(total.type, op.shift))
         return _offset_and_clamp(k, scaled, op)
 
-    def floats(a: ir.Value, b: ir.Value) -> ir.Value:
-        lhs, rhs = real(k, a, op.lhs_zero_point, op.lhs_scale), real(k, b, op.rhs_zero_point, op.rhs_scale)
-        return _round_float(k, k.b.fadd(lhs, rhs), op)
-
-    _broadcasting(k, ins, outs[0], floats if op.scheme is Scheme.FLOAT else integers)
+    _broadcasting(k, ins, outs[0], _in_floats(k, op, k.b.fadd) if op.scheme is Scheme.FLOAT else integers)
 
 
 @kernel(Mul)
 def emit_mul(k: KernelBuilder, op: Mul, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS 5, or float32 step by step."""
-    a_bound, b_bound = (reach(_tensor(ins, i).dtype, zp) for i, zp in enumerate((op.lhs_zero_point, op.rhs_zero_point)))
+    a_bound, b_bound = (reach(operand(ins, i).dtype, zp) for i, zp in enumerate((op.lhs_zero_point, op.rhs_zero_point)))
     wide = I32 if a_bound * b_bound < 1 << 31 else I64
     params = [None if t is None else k.load(k.ins[2 + j], 0, element(t.dtype)) for j, t in enumerate(ins[2:5])]
 
@@ -58,11 +53,7 @@ def emit_mul(k: KernelBuilder, op: Mul, ins: Operands, outs: Sequence[Tensor]) -
         acc = k.b.mul(lhs, rhs)
         return numerics.requantize(k, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
 
-    def floats(a: ir.Value, b: ir.Value) -> ir.Value:
-        lhs, rhs = real(k, a, op.lhs_zero_point, op.lhs_scale), real(k, b, op.rhs_zero_point, op.rhs_scale)
-        return _round_float(k, k.b.fmul(lhs, rhs), op)
-
-    _broadcasting(k, ins, outs[0], floats if op.scheme is Scheme.FLOAT else integers)
+    _broadcasting(k, ins, outs[0], _in_floats(k, op, k.b.fmul) if op.scheme is Scheme.FLOAT else integers)
 
 
 @kernel(Maximum)
@@ -108,6 +99,16 @@ def _offset_and_clamp(e: Emitter, x: ir.Value, op: Add) -> ir.Value:
     return within if op.zero_point == 0 else e.b.add(within, const(x.type, op.zero_point))
 
 
+def _in_floats(e: Emitter, op: Add | Mul, combine: Combine) -> Combine:
+    """`combine` of both operands' reals, rounded."""
+
+    def floats(a: ir.Value, b: ir.Value) -> ir.Value:
+        lhs, rhs = real(e, a, op.lhs_zero_point, op.lhs_scale), real(e, b, op.rhs_zero_point, op.rhs_scale)
+        return _round_float(e, combine(lhs, rhs), op)
+
+    return floats
+
+
 def _round_float(e: Emitter, x: ir.Value, op: Add | Mul) -> ir.Value:
     """nearbyint(x / out_scale) + zero_point, clamped."""
     quotient = e.b.fdiv(x, const(x.type, op.out_scale))
@@ -141,8 +142,8 @@ def merge_axes(lhs: tuple[int, ...], rhs: tuple[int, ...], out: tuple[int, ...])
 
 def _broadcasting(k: KernelBuilder, ins: Operands, out: Tensor, combine: Combine) -> None:
     """`combine` on pairs of vectors: one flat loop for equal shapes, else rows along the last run."""
-    types = [element(_tensor(ins, i).dtype) for i in range(2)]
-    runs = merge_axes(_tensor(ins, 0).shape, _tensor(ins, 1).shape, out.shape)
+    types = [element(operand(ins, i).dtype) for i in range(2)]
+    runs = merge_axes(operand(ins, 0).shape, operand(ins, 1).shape, out.shape)
     lanes = 2 * k.host.lanes
     *outer, last = runs
     moves = (last.lhs, last.rhs)
@@ -185,9 +186,3 @@ def _starts(k: KernelBuilder, row: ir.Value, runs: Sequence[Run]) -> list[ir.Val
                 stride *= runs[axis].size
         starts.append(offset)
     return starts
-
-
-def _tensor(ins: Operands, index: int) -> Tensor:
-    t = ins[index]
-    assert t is not None, index
-    return t

@@ -11,9 +11,8 @@ from ...program import Tensor
 from .. import numerics
 from ..emitter import I8, I16, I32, I64, Emitter, element, i64
 from ..loops import elementwise
-from ..registry import KernelBuilder, kernel
+from ..registry import KernelBuilder, Operands, kernel
 
-Operands = Sequence[Tensor | None]
 UNROLL = 8  # look-ups in flight; each waits for a load
 
 

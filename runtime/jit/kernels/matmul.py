@@ -18,10 +18,9 @@ from ..emitter import I16, I32, const, element, i64
 from ..finish import Finish, constant, finish, pack_bias, pack_parameters
 from ..host import Host
 from ..loops import coordinates
-from ..registry import Constants, KernelBuilder, Packed, kernel, packing
+from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..tiles import TileShape, accumulate, choose_pixels, choose_shape, steps_of, vector_start
 from ..window import Copy, copy_pixels
-from .conv import operand
 
 
 @packing(Matmul)

@@ -13,9 +13,8 @@ from ...program import Tensor
 from ...types import DType
 from ..emitter import I1, I8, I32, I64, VOID, Emitter, const, i64, size_of
 from ..loops import coordinates, rows, span
-from ..registry import KernelBuilder, kernel
+from ..registry import KernelBuilder, Operands, kernel, operand
 
-Operands = Sequence[Tensor | None]
 COPY_BLOCK = 1 << 16  # bytes of one work item of a plain copy
 TILE_BYTES = 16  # a transposed tile is this many bytes wide: one 128-bit register, which every host has
 LINE_TILES = 4  # tiles that one work item does side by side, so that whole cache lines of the source are used
@@ -25,7 +24,7 @@ LINE_TILES = 4  # tiles that one work item does side by side, so that whole cach
 def emit_concat(k: KernelBuilder, op: Concat, ins: Operands, outs: Sequence[Tensor]) -> None:
     """For every index over the axes before `axis`, one run of bytes from each operand."""
     out = outs[0]
-    chunks = [_tensor(ins, i).dtype.size * math.prod(_tensor(ins, i).shape[op.axis :]) for i in range(len(ins))]
+    chunks = [operand(ins, i).dtype.size * math.prod(operand(ins, i).shape[op.axis :]) for i in range(len(ins))]
     total = sum(chunks)
 
     def row(r: ir.Value) -> None:
@@ -40,7 +39,7 @@ def emit_concat(k: KernelBuilder, op: Concat, ins: Operands, outs: Sequence[Tens
 @kernel(Slice)
 def emit_slice(k: KernelBuilder, op: Slice, ins: Operands, outs: Sequence[Tensor]) -> None:
     """A strided copy from where the first element lies."""
-    strides = strides_of(_tensor(ins, 0).shape)
+    strides = strides_of(operand(ins, 0).shape)
     steps = [step * stride for step, stride in zip(op.steps, strides, strict=True)]
     offset = sum(start * stride for start, stride in zip(op.starts, strides, strict=True))
     _copy_strided(k, outs[0], steps, offset)
@@ -49,14 +48,14 @@ def emit_slice(k: KernelBuilder, op: Slice, ins: Operands, outs: Sequence[Tensor
 @kernel(Transpose)
 def emit_transpose(k: KernelBuilder, op: Transpose, ins: Operands, outs: Sequence[Tensor]) -> None:
     """A strided copy with the operand's strides permuted."""
-    strides = strides_of(_tensor(ins, 0).shape)
+    strides = strides_of(operand(ins, 0).shape)
     _copy_strided(k, outs[0], [strides[p] for p in op.perm])
 
 
 @kernel(Expand)
 def emit_expand(k: KernelBuilder, _op: Expand, ins: Operands, outs: Sequence[Tensor]) -> None:
     """A strided copy whose repeated axes stand still in the operand."""
-    shape = _tensor(ins, 0).shape
+    shape = operand(ins, 0).shape
     _copy_strided(k, outs[0], [0 if d == 1 else s for d, s in zip(shape, strides_of(shape), strict=True)])
 
 
@@ -69,7 +68,7 @@ def emit_reshape(k: KernelBuilder, _op: Reshape, _ins: Operands, outs: Sequence[
 @kernel(Pad)
 def emit_pad(k: KernelBuilder, op: Pad, ins: Operands, outs: Sequence[Tensor]) -> None:
     """Rows along the last padded axis (and all after it): border, operand, border; or border only."""
-    shape, out, rank = _tensor(ins, 0).shape, outs[0], len(outs[0].shape)
+    shape, out, rank = operand(ins, 0).shape, outs[0], len(outs[0].shape)
     axis = max((i for i in range(rank) if op.pads[i] or op.pads[rank + i]), default=-1)
     if axis < 0 or out.elements == 0:
         _copy_flat(k, out.nbytes)
@@ -97,7 +96,7 @@ def emit_pad(k: KernelBuilder, op: Pad, ins: Operands, outs: Sequence[Tensor]) -
 @kernel(Gather)
 def emit_gather(k: KernelBuilder, op: Gather, ins: Operands, outs: Sequence[Tensor]) -> None:
     """For every index over the axes before `axis` and every entry of `indices`, one run of bytes."""
-    shape, count = _tensor(ins, 0).shape, outs[0].shape[op.axis]
+    shape, count = operand(ins, 0).shape, outs[0].shape[op.axis]
     nbytes = outs[0].dtype.size * math.prod(shape[op.axis + 1 :])
     outer = math.prod(shape[: op.axis])
 
@@ -297,9 +296,3 @@ def _fill_value(e: Emitter, out: ir.Value, value: ir.Value, count: int) -> None:
     """`count` elements of one scalar value."""
     lanes = max(1, 4 * e.host.lanes // size_of(value.type))
     span(e, 0, count, lanes, lambda i, n: e.store(e.splat(value, n), out, i))
-
-
-def _tensor(ins: Operands, index: int) -> Tensor:
-    t = ins[index]
-    assert t is not None, index
-    return t

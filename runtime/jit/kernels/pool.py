@@ -11,8 +11,7 @@ from ...program import Tensor
 from .. import numerics
 from ..emitter import I32, I64, const, element, i64, lanes_of, scalar_of
 from ..loops import coordinates
-from ..registry import KernelBuilder, kernel
-from .conv import operand
+from ..registry import KernelBuilder, kernel, operand
 from .quant import load_scheme
 
 Pool = MaxPool | AvgPool

@@ -13,9 +13,8 @@ from ...types import DType
 from .. import numerics
 from ..emitter import F32, I32, I64, Emitter, const, element
 from ..loops import elementwise, rows, span
-from ..registry import KernelBuilder, kernel
+from ..registry import KernelBuilder, Operands, kernel, operand
 
-Operands = Sequence[Tensor | None]
 Parameters = list["ir.Value | None"]
 LoadParameters = Callable[["ir.Value | int", int], Parameters]
 
@@ -36,7 +35,7 @@ def emit_quantize(k: KernelBuilder, op: Quantize, _ins: Operands, outs: Sequence
 @kernel(Dequantize)
 def emit_dequantize(k: KernelBuilder, op: Dequantize, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS 2."""
-    x_dtype = _tensor(ins, 0).dtype
+    x_dtype = operand(ins, 0).dtype
 
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
         wide, (scale, zero_point) = I64 if x_dtype is DType.U32 else I32, _given(params)
@@ -76,8 +75,8 @@ def emit_flip_sign(k: KernelBuilder, _op: FlipSign, _ins: Operands, outs: Sequen
 @kernel(Requantize)
 def emit_requantize(k: KernelBuilder, op: Requantize, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS 5 (D12)."""
-    x_dtype, out = _tensor(ins, 0).dtype, outs[0]
-    axis = -1 if _tensor(ins, 1).shape == (1,) else op.axis
+    x_dtype, out = operand(ins, 0).dtype, outs[0]
+    axis = -1 if operand(ins, 1).shape == (1,) else op.axis
     wide = I32 if op.x_zero_point == 0 or reach(x_dtype, op.x_zero_point) < 1 << 31 else I64
 
     def parameters(channel: ir.Value | int, lanes: int) -> Parameters:
@@ -148,9 +147,3 @@ def _by_channel(
 
     run = max(1, channels if inner == 1 else inner)
     rows(k, elements // run, along_channels if inner == 1 else within_channel)
-
-
-def _tensor(ins: Operands, index: int) -> Tensor:
-    t = ins[index]
-    assert t is not None, index
-    return t

@@ -13,8 +13,7 @@ from ...program import Tensor
 from .. import numerics
 from ..emitter import const, element, i64, lanes_of, mangled
 from ..loops import coordinates
-from ..registry import KernelBuilder, kernel
-from .conv import operand
+from ..registry import KernelBuilder, kernel, operand
 from .pool import fit_lanes, splat_scheme, sum_type
 from .quant import load_scheme
 

@@ -11,10 +11,8 @@ from ...program import Tensor
 from .. import numerics
 from ..emitter import I32, I64, const, element, i64, vector
 from ..loops import coordinates, rows, span
-from ..registry import KernelBuilder, kernel
+from ..registry import KernelBuilder, Operands, kernel
 from .move import copy_bytes
-
-Operands = Sequence[Tensor | None]
 
 
 @kernel(ResizeNearest)

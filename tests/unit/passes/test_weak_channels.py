@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hbc.backend.bpu.target import Target
 from hbc.ir import ops
 from hbc.ir.builder import Builder
 from hbc.ir.core import Graph, Module
 from hbc.ir.interpreter import interpret
 from hbc.ir.location import NodeLoc
 from hbc.ir.types import DType, Quant, TensorType
-from hbc.backend.bpu.target import Target
 from hbc.passes.fold_qdq import FoldQdq
 from hbc.passes.widen_outputs import WidenOutputs
 
@@ -25,7 +25,8 @@ def linear(*, quantised: bool) -> Module:
     build, loc = Builder(graph), NodeLoc("fc")
     x = graph.add_arg("x", TensorType((3, 4), DType.I8, Quant.per_tensor(0.05)))
     ints = np.random.default_rng(0).integers(-127, 128, (4, 4)).astype(np.int8)
-    w = build.op(ops.Const, loc=loc, value=ints, type=TensorType((4, 4), DType.I8, Quant(tuple(map(float, np.float32(SCALES))), axis=0)))
+    scales = tuple(map(float, np.float32(SCALES)))
+    w = build.op(ops.Const, loc=loc, value=ints, type=TensorType((4, 4), DType.I8, Quant(scales, axis=0)))
     b = build.op(ops.Const, loc=loc, value=BIAS)
     y = build.op(ops.Linear, *(build.op(ops.Dequantize, v, loc=loc).out for v in (x, w.out)), b.out, loc=loc).out
     if quantised:
