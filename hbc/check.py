@@ -19,6 +19,7 @@ from hbc_runtime.types import DType, Quant
 
 from .analysis import behind_moves
 from .backend.cpu.probe import Probe, inner_tensors
+from .opwise import OpResult
 from .samples import Sample
 from .words import shape_text
 
@@ -80,6 +81,17 @@ class CheckResult:
     tolerance: float
     outputs: tuple[OutputResult, ...]
     tensors: tuple[TensorResult, ...]
+    ops: tuple[OpResult, ...] = ()  # each fed ONNX Runtime's own integers, on the first sample
+
+    @property
+    def ops_passed(self) -> bool:
+        """True where every op that could be compared is within 1 quantum."""
+        return all(o.quanta <= 1 for o in self.ops)
+
+    @property
+    def worst_op(self) -> OpResult | None:
+        """The op that is farthest off on ONNX Runtime's own integers."""
+        return max(self.ops, key=lambda o: (o.quanta, -o.equal), default=None)
 
     @property
     def passed(self) -> bool:
@@ -94,7 +106,8 @@ class CheckResult:
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON values."""
         worst = None if self.worst is None else dataclasses.asdict(self.worst)
-        return _finite({"passed": self.passed, **dataclasses.asdict(self), "worst": worst})
+        head = {"passed": self.passed, "ops_passed": self.ops_passed}
+        return _finite({**head, **dataclasses.asdict(self), "worst": worst})
 
 
 def check_program(

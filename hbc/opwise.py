@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hbc.backend.cpu import engine
+from hbc.backend.cpu.probe import Probe, inner_tensors
+from hbc.driver import lower_model
 from hbc.ir import fixed_point, ops
 from hbc.ir.core import Module, Op, Value
 from hbc.ir.interpreter import evaluate
@@ -21,6 +24,7 @@ from hbc.ir.location import node_names
 from hbc.ir.ops.quant import FLIPPED, flip_array
 from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType
+from hbc.options import CompileOptions
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +41,17 @@ class OpResult:
     tensor: str
     equal: float
     quanta: int
+
+
+def check_ops(
+    model: Path, options: CompileOptions, sample: Mapping[str, Array], threads: int = 1
+) -> tuple[OpResult, ...]:
+    """Compile `model` up to its quantised form and compare each op on one sample. Raises HbcError, ProbeError."""
+    module = lower_model(model, options, stop_after="quantize")
+    known = set(inner_tensors(model))
+    expose = [n for n in quantised_tensors(module) if n in known]
+    theirs = Probe(model, optimised=False, threads=threads, expose=expose).run(sample)
+    return tuple(compare_ops(module, sample, theirs))
 
 
 def quantised_tensors(module: Module) -> list[str]:

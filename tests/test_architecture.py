@@ -19,8 +19,10 @@ FOLDERS = {"hbc": ROOT / "hbc", "hbc_runtime": ROOT / "runtime"}
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc", "hbc.__main__"),
     ("hbc.cli", "hbc.docs"),
-    ("hbc.driver", "hbc.check", "hbc.catalogue"),
-    ("hbc.backend.bpu", "hbc.report", "hbc.opwise"),
+    ("hbc.check",),
+    ("hbc.opwise",),
+    ("hbc.driver", "hbc.catalogue"),
+    ("hbc.backend.bpu", "hbc.report"),
     ("hbc.backend.cpu", "hbc.passes", "hbc.frontend", "hbc.options", "hbc.samples", "hbc.analysis"),
     ("hbc.ir", "hbc.files"),
     ("hbc.diagnostics", "hbc.words"),
