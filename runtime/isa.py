@@ -20,6 +20,7 @@ from .types import DType
 
 INT_ACT = (DType.I8, DType.I16)
 INT_OUT = (DType.I8, DType.I16, DType.I32)
+MAX_WINDOW = 1 << 16  # a stride, pad or dilation, and the area of a kernel: what the largest global pool needs
 
 
 class Shaped(Protocol):
@@ -753,6 +754,7 @@ def _check_conv_operands(x: Shaped, w: Shaped, bias: Shaped | None, group: int) 
     require(x.dtype in INT_ACT and w.dtype in INT_ACT, "x and weight must be i8 or i16")
     require(len(x.shape) == 4 and len(w.shape) == 4, "x and weight must have rank 4")
     require(min(*x.shape, *w.shape) >= 1, "x or weight is empty")
+    _check_kernel(w.shape[1:3])
     divides = group >= 1 and x.shape[3] % group == 0 and w.shape[0] % group == 0
     require(divides, f"group {group} does not divide the channels")
     require(w.shape[3] == x.shape[3] // group, f"weight has {w.shape[3]} input channels, not {x.shape[3] // group}")
@@ -760,14 +762,18 @@ def _check_conv_operands(x: Shaped, w: Shaped, bias: Shaped | None, group: int) 
 
 
 def _check_window(strides: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[int, ...]) -> None:
-    require(len(strides) == 2 and min(strides) >= 1, f"strides {strides}")
-    require(len(dilations) == 2 and min(dilations) >= 1, f"dilations {dilations}")
-    require(len(pads) == 4 and min(pads) >= 0, f"pads {pads}")
+    require(len(strides) == 2 and 1 <= min(strides) and max(strides) <= MAX_WINDOW, f"strides {strides}")
+    require(len(dilations) == 2 and 1 <= min(dilations) and max(dilations) <= MAX_WINDOW, f"dilations {dilations}")
+    require(len(pads) == 4 and min(pads) >= 0 and max(pads) <= MAX_WINDOW, f"pads {pads}")
+
+
+def _check_kernel(kernel: tuple[int, ...]) -> None:
+    require(len(kernel) == 2 and min(kernel) >= 1 and math.prod(kernel) <= MAX_WINDOW, f"kernel {kernel}")
 
 
 def _check_pool(op: MaxPool | AvgPool, x: Shaped, out: Shaped) -> None:
     require(len(x.shape) == 4 and len(out.shape) == 4, "pooling takes rank 4")
-    require(len(op.kernel) == 2 and min(op.kernel) >= 1, f"kernel {op.kernel}")
+    _check_kernel(op.kernel)
     _check_window(op.strides, op.pads, op.dilations)
     require(x.shape[0] == out.shape[0] and x.shape[3] == out.shape[3], "batch and channels must stay")
     require(min(x.shape) >= 1, "the input is empty")

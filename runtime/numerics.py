@@ -196,7 +196,7 @@ def quantize(
 def dequantize(q: npt.ArrayLike, scale: npt.ArrayLike, zero_point: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """NUMERICS 2: float32(q − zero_point) · scale, in float32."""
     centred = np.asarray(q, np.int64) - np.asarray(zero_point, np.int64)
-    return centred.astype(np.float32) * np.asarray(scale, np.float32)
+    return np.asarray(centred.astype(np.float32) * np.asarray(scale, np.float32))
 
 
 def requantize(

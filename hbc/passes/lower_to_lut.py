@@ -48,8 +48,11 @@ class LowerToLut(Pass):
                 continue
             rw = Rewriter(module.graph, op)
             expression = _Expression.over_one_tensor(op.x, target.semantics)
-            if expression is not None:
-                rw.replace(op, _lowered(rw, op, expression, target.semantics), *expression.ops)
+            if expression is None:
+                continue
+            table = _lowered(rw, op, expression, target.semantics)
+            if table is not None and target.legal(table) is None:  # else it stays in reals
+                rw.replace(op, table, *expression.ops)
                 changes += rw.changes
         return changes
 
@@ -124,21 +127,39 @@ def _apply(op: Op, operands: list[np.ndarray]) -> np.ndarray:
         return np.asarray(np.clip(op.apply(*operands), *op.clip))
 
 
-def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op:
+def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
+    """The expression on integers; None where it is left to `fold-qdq` or, for `--arith onnx`, to the CPU."""
     source, out = expression.source, op.out.type
-    only = expression.ops[0]
-    if len(expression.ops) == 1 and isinstance(only, ops.Clip) and not op.narrow:
-        same = source.type.dtype is out.dtype and source.type.quant == out.quant
-        if same:
-            return rw.op(ops.Clip, source, type=out, **only.attrs)
-        if source.type.dtype is not DType.I8 and not sem.is_onnx:  # exact at the corner, where interpolation is not
-            scaled = rw.op(ops.Requantize, source, type=out, loc=fuse([only.loc, op.loc])).out
-            return rw.op(ops.Clip, scaled, type=out, **only.attrs)
-    f = expression.function(sem)
+    only = expression.ops[0] if len(expression.ops) == 1 else None
+    clip = only if isinstance(only, ops.Clip) and not op.narrow else None
+    if clip is not None and (source.type.dtype, source.type.quant) == (out.dtype, out.quant):
+        return rw.op(ops.Clip, source, type=out, **clip.attrs)
     if source.type.dtype is DType.I8:
-        index = np.arange(-128, 128)
-        values = _table(f, index, source.type, op, sem)
+        values = _table(expression.function(sem), np.arange(-128, 128), source.type, op, sem)
         return rw.op(Lut, source, rw.op(ops.Const, value=values).out, type=out)
+    if sem.is_onnx:
+        return None  # interpolation is not what ONNX's operators do
+    if clip is not None:  # exact at the corner, where interpolation is not
+        scaled = rw.op(ops.Requantize, source, type=out, loc=fuse([clip.loc, op.loc])).out
+        return rw.op(ops.Clip, scaled, type=out, **clip.attrs)
+    if isinstance(only, ops.Div) and only.rhs in expression.scalars:
+        _multiply_instead(rw, only, expression.scalars[only.rhs])
+        return None
+    if isinstance(only, (ops.Add, ops.Sub, ops.Mul)):
+        return None  # exact to a quantum as an op of two operands, whatever saturates
+    return _segmented(rw, op, expression, sem)
+
+
+def _multiply_instead(rw: Rewriter, op: ops.Div, divisor: np.ndarray) -> None:
+    """x / c → x · (1/c): the BPU multiplies."""
+    if divisor != 0 and np.isfinite(1 / divisor):
+        inverse = rw.op(ops.Const, value=np.asarray(1 / divisor, np.float32)).out
+        rw.replace(op, rw.op(ops.Mul, op.lhs, inverse, type=op.out.type, loc=op.loc, clip=op.clip))
+
+
+def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op:
+    source, out = expression.source, op.out.type
+    f = expression.function(sem)
     first = -32768 + (65536 // SEGMENTS) * np.arange(SEGMENTS)
     shift = (65536 // SEGMENTS // ENTRIES).bit_length() - 1
     index = first[:, None] + (np.arange(ENTRIES + 1) << shift)

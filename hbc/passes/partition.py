@@ -35,7 +35,7 @@ class Partition(Pass):
     def run(self, module: Module, target: Target) -> int:
         graph = module.graph
         rejections = {op: r for op in graph.ops if (r := _rejection(op, target)) is not None}
-        unfolded = _unfold(graph, {op: r for op, r in rejections.items() if fixed_point.is_fixed(op)})
+        unfolded = _unfold(graph, {op: r for op, r in rejections.items() if _has_real_form(op)})
         _fold_constant_dequantize(graph, target)
         for op in graph.ops:
             if not isinstance(op, ops.Const):
@@ -79,6 +79,12 @@ def _hint(op: Op) -> str:
     return "put QuantizeLinear/DequantizeLinear on its operands and on its result"
 
 
+def _has_real_form(op: Op) -> bool:
+    """True where an op on integers is the same op on reals, between a dequantize and a quantize. A table is not."""
+    quantized = op.operands[0] is not None and op.operands[0].type.quant is not None
+    return quantized and type(op) in fixed_point.DERIVE and not isinstance(op, (ops.Lut, ops.SegmentLut, *BORDER))
+
+
 def _unfold(graph: Graph, refused: dict[Op, Rejection]) -> dict[Op, Rejection]:
     """Replace each refused quantised op by dequantize → real op → quantize; returns the real ops with their reasons."""
     if not refused:
@@ -100,10 +106,13 @@ def _unfold(graph: Graph, refused: dict[Op, Rejection]) -> dict[Op, Rejection]:
             body.append(op)
             continue
         operands = [as_real(v, op) for v in op.operands]
-        new = make_op(type(op), operands, dict(op.attrs), op.loc, [op.out.type.as_float()])
-        real[new] = refused[op]
-        add(new)
-        graph.replace_uses(op.out, add(make_op(ops.Quantize, [new.out], {}, op.loc, [op.out.type], [op.out.name])))
+        if isinstance(op, ops.Requantize):
+            result = operands[0]
+        else:
+            new = make_op(type(op), operands, dict(op.attrs), op.loc, [op.out.type.as_float()])
+            real[new] = refused[op]
+            result = add(new)
+        graph.replace_uses(op.out, add(make_op(ops.Quantize, [result], {}, op.loc, [op.out.type], [op.out.name])))
         op.drop_operands()
     graph.ops = body
     return real

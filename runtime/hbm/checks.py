@@ -16,9 +16,10 @@ from ..march import ARITHS, BORDER_ROUNDING
 from ..plan import check_plan
 from ..program import BpuSegment, CpuSegment, Model, Program, Storage, Tensor, TensorInfo
 from ..types import DType, Layout, Quant
-from .layout import MAX_BUFFER, MAX_INSTRUCTIONS, MAX_RANK, MAX_TENSORS
+from .layout import MAX_BUFFER, MAX_INSTRUCTIONS, MAX_RANK, MAX_TENSORS, MAX_WORK
 from .operands import check_instruction
 from .where import within
+from .work import memory, work
 
 
 def check_program(program: Program) -> None:
@@ -50,7 +51,14 @@ def check_model(model: Model) -> None:
             with within(f"tensor {i} ({tensor.name!r})"):
                 _check_in_border(model, tensor)
     _check_segments(model)
+    _check_cost(model)
     check_plan(model)
+
+
+def _check_cost(model: Model) -> None:
+    size, steps = memory(model), work(model)
+    require(size <= MAX_BUFFER, f"inputs, outputs and arena have {size} bytes together, over {MAX_BUFFER}")
+    require(steps <= MAX_WORK, f"a run would take {steps:.2e} steps, at most {MAX_WORK:.2e} are allowed")
 
 
 def _check_unique(what: str, names: Sequence[str]) -> None:

@@ -42,6 +42,16 @@ class MarchSpec:
     has_linear: bool = True
     has_sub: bool = True
 
+    @property
+    def activation_names(self) -> str:
+        """`i8 or i16`."""
+        return " or ".join(d.text for d in self.activations)
+
+    @property
+    def weight_names(self) -> str:
+        """`i8 or i16`."""
+        return " or ".join(d.text for d in self.weights)
+
 
 _BAYES = {
     "activations": (DType.I8, DType.I16), "weights": (DType.I8,),

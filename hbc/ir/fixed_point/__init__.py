@@ -92,7 +92,7 @@ def evaluate(op: Op, sem: Semantics, arrays: Arrays) -> list[np.ndarray]:
     t = signed(op.out.type)
     shape = view_shape(t.shape, fixed.out)
     result = reference.execute(_instruction(fixed), ins, [TensorType(shape, t.dtype)])[0]
-    return [np.ascontiguousarray(flip_out(unview_array(result, fixed.out, t.shape), op.out.type.dtype))]
+    return [np.asarray(flip_out(unview_array(result, fixed.out, t.shape), op.out.type.dtype), order="C")]
 
 
 def _instruction(fixed: Fixed) -> isa.Instruction:

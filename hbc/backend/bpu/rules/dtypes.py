@@ -18,26 +18,21 @@ ACTIVATIONS = (
 WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
 
-def _narrow(dtypes: tuple[DType, ...]) -> str:
-    return " or ".join(d.text for d in dtypes)
-
-
 @legal(*ACTIVATIONS)
 def activation_dtype(op: Op, march: MarchSpec) -> Rejection | None:
-    """Activations on {march.name} are of its integer types."""
-    for value in op.operands:
+    """Activations on {march.name} are {march.activation_names}."""
+    for value in (*op.operands, *op.results):
         if value is None or value.defined_by(ops.Const) or value.type.dtype is DType.I32:
             continue
         if value.type.dtype not in march.activations:
-            known = _narrow(march.activations)
-            reason = f"Here {value.name or 'an operand'!r} is {value.type.dtype.text}, not {known}."
-            return reject(reason, f"quantise {value.name or 'it'} to {known}")
+            reason = f"Here {value.name or 'one of its tensors'!r} is {value.type.dtype.text}."
+            return reject(reason, f"quantise {value.name or 'it'} to {march.activation_names}")
     return None
 
 
 @legal(*WEIGHTED)
 def weight_dtype(op: Op, march: MarchSpec) -> Rejection | None:
-    """Weights on {march.name} are of its weight types, and never i16 beside i16 activations."""
+    """Weights on {march.name} are {march.weight_names}, and never i16 beside i16 activations."""
     weight, x = op.operands[1], op.operands[0]
     assert weight is not None
     assert x is not None
