@@ -27,12 +27,20 @@ def check_writable(path: Path) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Let `path` hold `data`: a reader sees the old file or the new one; on an error or an interrupt the old one stays.
 
-    A link is followed, an existing file's permissions are kept, a pipe or device is written as it is. Raises OSError.
+    A link is followed, an existing file's permissions are kept, a pipe or device is written as it is. Raises OSError
+    that names `path`.
     """
-    if path.exists() and not _is_regular(path):
-        path.write_bytes(data)
-        return
-    target = _target(path)
+    try:
+        if path.exists() and not _is_regular(path):
+            path.write_bytes(data)
+        else:
+            _replace(_target(path), data)
+    except OSError as err:
+        err.filename = str(path)  # a full disk has none, and the temporary file's would say nothing to the user
+        raise
+
+
+def _replace(target: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

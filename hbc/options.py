@@ -37,7 +37,7 @@ class CompileOptions:
         object.__setattr__(self, "shapes", _checked_shapes(self.shapes))
         _require_bool("strict", self.strict)
         _require_bool("cpu_fallback", self.cpu_fallback)
-        if self.name is not None and not str(self.name).strip():
+        if self.name is not None and not _is_text(self.name):
             raise error(OptionError, f"name is {self.name!r}", hint="give a text that isn't empty")
 
     @staticmethod
@@ -105,6 +105,11 @@ def _checked_shape(name: object, dims: Iterable[int]) -> tuple[str, tuple[int, .
     if any(d < 1 for d in sizes):
         raise error(OptionError, f"the shape of {name!r} is {_text(sizes)}", why="every size must be 1 or more")
     return name, sizes
+
+
+def _is_text(name: object) -> bool:
+    """True for text that can be written: on a command line, bytes that are no UTF-8 become lone surrogates."""
+    return isinstance(name, str) and bool(name.strip()) and not any("\ud800" <= c <= "\udfff" for c in name)
 
 
 def _require_bool(option: str, value: object) -> None:

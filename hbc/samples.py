@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from hbc_runtime.types import DType, Quant
 
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]
+
+_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")  # .npy; .npz: a zip archive, with and without entries
+_SAVE = "save the arrays with numpy.save or numpy.savez"
 
 
 class SampleError(HbcError):
@@ -38,7 +42,7 @@ def load_samples(path: Path, inputs: Sequence[TensorInfo]) -> list[Sample]:
                 SampleError, "one array can't fill several inputs", where=str(path), why=_listing(inputs), hint=hint
             )
         return [{inputs[0].name: loaded}]
-    numbered = [re.compile(rf"in(\d+)__{re.escape(i.name)}") for i in inputs]
+    numbered = [re.compile(rf"in(\d{{1,9}})__{re.escape(i.name)}") for i in inputs]
     numbers = sorted({int(m[1]) for key in loaded for pattern in numbered if (m := pattern.fullmatch(key))})
     found = [_sample(loaded, inputs, f"in{n}__", path) for n in numbers]
     return found or [_sample(loaded, inputs, "", path)]
@@ -47,7 +51,12 @@ def load_samples(path: Path, inputs: Sequence[TensorInfo]) -> list[Sample]:
 def load_arrays(path: Path) -> Array | dict[str, Array]:
     """What a `.npy` or `.npz` file holds; never unpickles. Raises SampleError."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block, a device might never end
+            raise error(SampleError, "this is no regular file", where=str(path), hint=_SAVE)
         with path.open("rb") as file:
+            if not file.read(6).startswith(_MAGIC):  # else NumPy would take it for a pickle, and advise to trust it
+                raise error(SampleError, "this is no .npy or .npz file", where=str(path), hint=_SAVE)
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
@@ -58,8 +67,7 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
         raise error(SampleError, "the file can't be read", where=str(path), why=err.strerror or str(err)) from err
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError, NotImplementedError) as err:
         why = " ".join(str(err).split())[:200] or type(err).__name__
-        hint = "save the arrays with numpy.save or numpy.savez"
-        raise error(SampleError, "this is no sound .npy or .npz file", where=str(path), why=why, hint=hint) from err
+        raise error(SampleError, "this is no sound .npy or .npz file", where=str(path), why=why, hint=_SAVE) from err
 
 
 def random_samples(model: Model, count: int, seed: int) -> list[Sample]:

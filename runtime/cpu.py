@@ -12,6 +12,8 @@ from .errors import HbmError, HbmFormatError, MissingDependency
 from .program import CpuSegment, Model
 
 Array = npt.NDArray[Any]
+LISTED = 8  # reasons that a message names before it counts the rest
+DISABLED = ["Pad_Fusion"]  # it loses the pad's operand where somebody else reads that too
 
 
 class CpuRunner:
@@ -29,7 +31,9 @@ class CpuRunner:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors only: the rest would land on the user's stderr
         try:
-            self.session = runtime.InferenceSession(segment.onnx, options, providers=["CPUExecutionProvider"])
+            self.session = runtime.InferenceSession(
+                segment.onnx, options, providers=["CPUExecutionProvider"], disabled_optimizers=DISABLED
+            )
         except Exception as err:  # ONNX Runtime's exceptions have no common base of their own
             msg = f"{self.where}: ONNX Runtime {runtime.__version__} refuses the embedded model: {_line(err)}{_TRY}"
             raise HbmFormatError(msg) from err
@@ -62,8 +66,10 @@ def _onnxruntime(where: str, segment: CpuSegment) -> Any:
     try:
         import onnxruntime
     except ImportError as err:
-        why = "".join(f"\n  {r}" for r in segment.reasons) or f"\n  nodes {', '.join(segment.loc) or 'without names'}"
-        msg = f"{where} needs ONNX Runtime, which is not installed, for{why}\n  try: pip install hbc[cpu]"
+        reasons = segment.reasons or (f"nodes {', '.join(segment.loc) or 'without names'}",)
+        rest = [f"and {len(reasons) - LISTED} more"] if len(reasons) > LISTED else []
+        why = "".join(f"\n  why: {r}" for r in [*reasons[:LISTED], *rest])
+        msg = f"{where} needs ONNX Runtime, which is not installed{why}\n  try: pip install hbc[cpu]"
         raise MissingDependency(msg) from err
     return onnxruntime
 

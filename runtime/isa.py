@@ -762,8 +762,8 @@ def _check_conv_operands(x: Shaped, w: Shaped, bias: Shaped | None, group: int) 
 
 
 def _check_window(strides: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[int, ...]) -> None:
-    require(len(strides) == 2 and 1 <= min(strides) and max(strides) <= MAX_WINDOW, f"strides {strides}")
-    require(len(dilations) == 2 and 1 <= min(dilations) and max(dilations) <= MAX_WINDOW, f"dilations {dilations}")
+    require(len(strides) == 2 and min(strides) >= 1 and max(strides) <= MAX_WINDOW, f"strides {strides}")
+    require(len(dilations) == 2 and min(dilations) >= 1 and max(dilations) <= MAX_WINDOW, f"dilations {dilations}")
     require(len(pads) == 4 and min(pads) >= 0 and max(pads) <= MAX_WINDOW, f"pads {pads}")
 
 
@@ -778,13 +778,23 @@ def _check_pool(op: MaxPool | AvgPool, x: Shaped, out: Shaped) -> None:
     require(x.shape[0] == out.shape[0] and x.shape[3] == out.shape[3], "batch and channels must stay")
     require(min(x.shape) >= 1, "the input is empty")
     for i in range(2):
-        d, o = x.shape[1 + i], out.shape[1 + i]
-        require(o >= 1, "the output is empty")
-        # the first and last window each hold an inside position: then every window between them does
-        k, s, p, dil = op.kernel[i], op.strides[i], op.pads[i], op.dilations[i]
-        for start in (-p, (o - 1) * s - p):
-            first = -(start // dil) if start < 0 else 0
-            require(first < k and 0 <= start + first * dil < d, "a window lies outside the input")
+        require(out.shape[1 + i] >= 1, "the output is empty")
+        sizes = x.shape[1 + i], out.shape[1 + i]
+        touches = windows_touch(*sizes, op.kernel[i], op.strides[i], op.pads[i], op.dilations[i])
+        require(touches, "a window lies outside the input")
+
+
+def windows_touch(size: int, out: int, kernel: int, stride: int, pad: int, dilation: int) -> bool:
+    """True where each of `out` windows along an axis of `size` positions holds at least one of them."""
+    starts = range(-pad, (out - 1) * stride - pad + 1, stride)
+    # Taps no farther apart than the input is long cannot step over it: if the first and last window touch it, all do.
+    before = -(-pad // stride) if dilation > size else 1  # windows that begin before the input, or one of them
+    return all(_touches(size, kernel, start, dilation) for start in (*starts[:before], starts[-1]))
+
+
+def _touches(size: int, kernel: int, start: int, dilation: int) -> bool:
+    tap = max(0, -(start // dilation))  # the first one that is not before the input
+    return tap < kernel and start + tap * dilation < size
 
 
 def _check_reduce(axes: tuple[int, ...], x: Shaped, out: Shaped) -> None:

@@ -190,7 +190,7 @@ def quantize(
         else:
             r = round_half_away(v.astype(np.float64) / np.asarray(scale, np.float64))
     r = np.clip(r, -(2.0**40), 2.0**40)  # ±inf becomes a number that still saturates after the zero point
-    return np.clip(r + np.asarray(zero_point, np.float64), lo, hi).astype(np.int64)
+    return np.asarray(np.clip(r + np.asarray(zero_point, np.float64), lo, hi).astype(np.int64))
 
 
 def dequantize(q: npt.ArrayLike, scale: npt.ArrayLike, zero_point: npt.ArrayLike) -> npt.NDArray[np.float32]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,6 +114,13 @@ class Constants:
 
     def __len__(self) -> int:
         return self.data.nbytes
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Constants], tuple[bytes]]:
+        return _constants, (bytes(self.data),)  # memoryviews don't pickle; a program does
+
+
+def _constants(data: bytes) -> Constants:
+    return Constants(memoryview(data))
 
 
 @dataclass(frozen=True)

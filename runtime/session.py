@@ -21,6 +21,7 @@ from .program import CpuSegment, Model, Program, TensorInfo
 
 Source = bytes | bytearray | memoryview | str | os.PathLike[str] | Program
 ENGINES = ("jit", "reference")
+MAX_THREADS = 256  # each is a thread of the process that waits for work
 
 
 class Session:
@@ -35,8 +36,8 @@ class Session:
         if engine not in ENGINES:
             msg = f"engine is {engine!r}; known are {', '.join(ENGINES)}"
             raise ValueError(msg)
-        if threads < 1:
-            msg = f"threads is {threads}; a run needs at least 1"
+        if not 1 <= threads <= MAX_THREADS:
+            msg = f"threads is {threads}; a run takes 1 to {MAX_THREADS}"
             raise ValueError(msg)
         self.program = _load(source)
         self.model = _choose(self.program, model)
@@ -65,9 +66,8 @@ class Session:
         `inputs` holds one array per input: of its shape, and of its dtype or, for a quantised or a float input, of any
         float dtype. Raises InputMismatch where they do not fit.
         """
-        arrays = bind(self.model.inputs, inputs, self._rounding)
         with self._open_engine():
-            outputs = self._engine.run(arrays)
+            outputs = self._engine.run(bind(self.model.inputs, inputs, self._rounding))
         return {info.name: y for info, y in zip(self.model.outputs, outputs, strict=True)}
 
     def intermediates(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
@@ -75,7 +75,8 @@ class Session:
 
         A name that several tensors carry gets `#` and the tensor's index from the second one on.
         """
-        values = self._reference.values(bind(self.model.inputs, inputs, self._rounding))
+        with self._open_engine():
+            values = self._reference.values(bind(self.model.inputs, inputs, self._rounding))
         named: dict[str, Array] = {}
         for i, y in sorted(values.items()):
             name = self.model.tensors[i].name
@@ -89,6 +90,10 @@ class Session:
             idle = self._running == 0
         if idle:
             self._engine.close()
+
+    def __reduce__(self) -> str:
+        msg = "a Session holds machine code and threads and cannot be pickled or copied; make one in each process"
+        raise TypeError(msg)
 
     def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
@@ -108,6 +113,9 @@ class Session:
             self._running += 1
         try:
             yield
+        except MemoryError as err:
+            msg = f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}"
+            raise HbmError(msg) from err
         finally:
             if self._leave():
                 self._engine.close()

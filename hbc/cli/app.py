@@ -108,6 +108,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command with `args` (or the process's own) and return its exit status."""
     arguments = list(sys.argv[1:] if args is None else args)
     verbosity = Verbosity()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that isn't text must not end the run
@@ -189,6 +190,13 @@ def _write_crash(err: Exception, arguments: list[str]) -> Path:
     script = f"#!/bin/sh\ncd {shlex.quote(str(Path.cwd()))} && {line}\n"
     (folder / "repro.sh").write_text(script, encoding="utf-8", errors="backslashreplace")
     return folder
+
+
+def _open_closed_streams() -> None:
+    """Python has None where a stream was closed before it began (`hbc … >&-`): what goes there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _silence_stdout() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from hbc.check import TOLERANCE, CheckResult, Difference, OutputResult, check_program
 from hbc.driver import compile_model
-from hbc.options import CompileOptions
+from hbc.options import CompileOptions, parse_shape
 from hbc.opwise import OpResult, check_ops
 from hbc.samples import load_samples, random_samples
 from hbc.words import plural
@@ -20,7 +21,7 @@ from hbc_runtime.program import Program
 
 from .app import DIFFERENT
 from .console import Screen
-from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
+from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, threads_option, verbosity
 from .render import table
 from .stages import stage_lines
 
@@ -55,7 +56,7 @@ SHOWN = 10  # inner tensors shown with --tensors, the farthest first
     show_default=True,
     help="What the verdict is about: the outputs, or every op fed ONNX Runtime's own integers (at most 1 quantum).",
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores for one run.")
+@threads_option
 @click.option("--tensors", is_flag=True, help=f"Show the {SHOWN} inner tensors that are farthest off.")
 @click.option("--no-tensors", is_flag=True, help="Don't look inside: quicker, for large models.")
 @json_flag
@@ -89,6 +90,8 @@ def command(
     hbc check model.onnx --march nash
     hbc check model.onnx --input samples.npz --tensors
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
+    if math.isnan(tolerance):
+        raise click.UsageError("--tolerance is not a number")
     if tensors and no_tensors:
         raise click.UsageError("--tensors and --no-tensors exclude each other")
     if by == "op" and no_tensors:
@@ -101,7 +104,7 @@ def command(
     with out.working(f"comparing {plural(len(drawn), 'sample')} with ONNX Runtime"):
         result = check_program(program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors)
     if not no_tensors:
-        same = dataclasses.replace(options, march=program.march, arith=program.arith)
+        same = _as_compiled(options, program)
         with out.working("comparing op by op"):
             result = dataclasses.replace(result, ops=check_ops(model, same, drawn[0], threads))
     passed = result.passed if by == "output" else result.ops_passed
@@ -111,6 +114,14 @@ def command(
     else:
         _show(out, result, tensors, by)
     return 0 if passed else DIFFERENT
+
+
+def _as_compiled(options: CompileOptions, program: Program) -> CompileOptions:
+    """`options` with what the program was compiled for: march, arithmetic, and the shapes that were bound then."""
+    stored = (f"{k[6:]}={v.removeprefix('scalar')}" for k, v in program.build.options if k.startswith("shape."))
+    bound = tuple(map(parse_shape, stored))
+    shapes = options.shapes or bound
+    return dataclasses.replace(options, march=program.march, arith=program.arith, shapes=shapes)
 
 
 def _compiled(out: Screen, model: Path, options: CompileOptions) -> Program:

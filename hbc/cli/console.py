@@ -55,7 +55,8 @@ class Screen:
 
     def json(self, value: object) -> None:
         """A JSON answer, to stdout."""
-        self.raw(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+        plain = not (sys.stdout.encoding or "").lower().startswith("utf")  # escapes as JSON's, not as Python's
+        self.raw(json.dumps(value, indent=2, ensure_ascii=plain, allow_nan=False))
 
     def story(self, what: RenderableType, style: str = "") -> None:
         """A line of the story, to stderr where it is told."""

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 import click
 
 from hbc.options import CompileOptions, parse_shape
+from hbc_runtime.session import MAX_THREADS
 
 from .console import Screen, Verbosity
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-PATH = click.Path(path_type=Path)  # whether it exists is asked where it is read: the message there knows more
+# whether it exists and may be read is asked where it is read: the message there knows more
+PATH = click.Path(path_type=Path, readable=False)
 ARITH_HELP = "bpu: the chip's arithmetic; onnx: ONNX's.  [default: bpu]"
 SHAPE_HELP = "Shape of an input that the model leaves open; repeatable."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -46,6 +48,13 @@ def screen() -> Screen:
 def json_flag(function: Command) -> Command:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(function)
+
+
+def threads_option(function: Command) -> Command:
+    """`--threads`."""
+    return click.option(
+        "--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True, help="Cores for one run."
+    )(function)
 
 
 def march_option(function: Command) -> Command:

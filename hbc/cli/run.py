@@ -20,7 +20,7 @@ from hbc_runtime import Session
 from hbc_runtime.program import TensorInfo
 
 from .console import Screen
-from .params import PATH, SETTINGS, json_flag, screen, verbosity
+from .params import PATH, SETTINGS, json_flag, screen, threads_option, verbosity
 from .render import table
 
 
@@ -34,12 +34,14 @@ from .render import table
     metavar="[NAME=]FILE",
     help="A .npy for input NAME, or a .npz by names; repeatable.",
 )
-@click.option("--random", "seed", type=int, metavar="SEED", help="Draw inputs that no file gives at random.")
+@click.option(
+    "--random", "seed", type=click.IntRange(min=0), metavar="SEED", help="Draw inputs that no file gives at random."
+)
 @click.option("-o", "--output", type=PATH, help="Write the outputs to this .npz.")
 @click.option(
     "--reference", is_flag=True, help="Use the NumPy reference in place of machine code: slow, the same integers."
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Cores for one run.")
+@threads_option
 @json_flag
 @verbosity
 def command(

@@ -76,8 +76,8 @@ def _from_text(file: ModelFile) -> Module:
     from hbc.ir.files import load_module
     from hbc.ir.parser import parse_module
 
-    if file.folder is not None:
-        module = load_module(file.folder / file.name)  # with the arrays beside it
+    if file.path is not None:
+        module = load_module(file.path)  # with the arrays beside it
     else:
         module = parse_module(file.data.decode("utf-8", "replace"), filename=file.name)
     module.metadata.setdefault("source", file.name)

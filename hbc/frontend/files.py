@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,16 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The bytes of a model, the name to call it by, and the folder its external data lie in (None for bare bytes)."""
+    """The bytes of a model, the name to call it by (always text that can be written), and its path (None for bytes)."""
 
     name: str
     data: bytes
-    folder: Path | None
+    path: Path | None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its external data lie."""
+        return None if self.path is None else self.path.parent
 
 
 def read(path: Path) -> ModelFile:
@@ -60,7 +66,8 @@ def read(path: Path) -> ModelFile:
         ) from error
     if not data:
         raise problem("the file is empty", where=where, why="it has 0 bytes", hint="export or download the model again")
-    return ModelFile(path.name, data, path.parent)
+    name = os.fsencode(path.name).decode("utf-8", "backslashreplace")  # a file's name may be any bytes
+    return ModelFile(name, data, path)
 
 
 def refuse_foreign(file: ModelFile) -> None:

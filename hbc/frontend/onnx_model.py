@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from .problem import listing, problem, quoted
 
 OLDEST, NEWEST = 9, 23  # opsets of the ONNX domain whose operators the rules know
+MOST_NODES = 1 << 17  # after inlining: large language models have some thousand
 STANDARD = ("", "ai.onnx.ml", "com.microsoft")  # domains that ONNX Runtime brings
 VENDOR = "horizon"
 
@@ -58,6 +60,7 @@ def parse(data: bytes, file: str) -> ModelProto:
 def prepare(source: Source) -> Source:
     """`source` with functions inlined and `nodes` filled in: those that outputs depend on, each after its operands."""
     _require_text(source)
+    _refuse_too_many_nodes(source)
     source = replace(source, versions=_versions(source), model=_inlined(source))
     graph = source.graph
     if graph.sparse_initializer:
@@ -73,8 +76,8 @@ def prepare(source: Source) -> Source:
     return replace(source, nodes=live)
 
 
-def domain_of(node: NodeProto) -> str:
-    """The node's domain under its short name: "" for ONNX's own."""
+def domain_of(node: NodeProto | FunctionProto) -> str:
+    """The node's or function's domain under its short name: "" for ONNX's own."""
     return "" if node.domain == "ai.onnx" else node.domain
 
 
@@ -161,8 +164,35 @@ def _inlined(source: Source) -> ModelProto:
         from onnx.inliner import inline_local_functions
 
         return inline_local_functions(source.model)
-    except (RuntimeError, ValueError, TypeError, DecodeError) as error:
+    except (RuntimeError, ValueError, TypeError, DecodeError, onnx.checker.ValidationError) as error:
         raise problem("the model's functions can't be inlined", where=source.file, why=str(error)) from error
+
+
+def _refuse_too_many_nodes(source: Source) -> None:
+    nodes = _inlined_size(source)
+    if nodes > MOST_NODES:
+        functions = " with its functions inlined" if source.model.functions else ""
+        why = f"it has {nodes} nodes{functions}; hbc takes {MOST_NODES}"
+        raise problem("the model is too large", where=source.file, why=why, hint="check how the model was exported")
+
+
+def _inlined_size(source: Source) -> int:
+    """How many nodes the model has once its functions are inlined: they may call each other, and grow like 2^n."""
+    functions = {(domain_of(f), f.name, f.overload): f for f in source.model.functions}
+    calls = {key: [_callee(n) for n in _all_nodes(f.node)] for key, f in functions.items()}
+    sizes: dict[tuple[str, str, str], int] = {}
+    try:
+        for key in TopologicalSorter({k: functions.keys() & set(c) for k, c in calls.items()}).static_order():
+            sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
+    except CycleError as error:
+        names = listing(quoted(name) for _, name, _ in dict.fromkeys(error.args[1]))
+        where = f"{source.file}: function {names}"
+        raise problem("a function of the model calls itself", where=where, hint="export the model again") from error
+    return sum(sizes.get(_callee(n), 1) for n in _all_nodes(source.graph.node))
+
+
+def _callee(node: NodeProto) -> tuple[str, str, str]:
+    return domain_of(node), node.op_type, node.overload
 
 
 def _refuse_repeated_names(source: Source) -> None:

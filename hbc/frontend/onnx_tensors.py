@@ -63,7 +63,7 @@ def _elements(tensor: TensorProto, where: str) -> int:
     if any(d < 0 for d in tensor.dims):
         raise problem(f"the shape {list(tensor.dims)} has a negative size", where=where, hint="export the model again")
     elements = math.prod(tensor.dims)
-    if elements > LARGEST:
+    if _nbytes(tensor, elements) > LARGEST:
         raise problem(
             f"the shape {list(tensor.dims)} is beyond 2 GiB", where=where, hint="check how the model was exported"
         )

@@ -68,7 +68,11 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
         attrs["clip"] = (max(low, attrs["clip"][0]), max(low, attrs["clip"][1]))
     elif quantize.narrow:
         return None
-    if isinstance(op, SAME_SCALE):
+    if isinstance(op, ops.Pad):
+        operands = [_requantized(rw, operands[0], t)]  # first: the operand's own scale may not hold the border
+    elif isinstance(op, ops.Concat):
+        operands = [v if v is not None and v.type.dtype is t.dtype else _requantized(rw, v, t) for v in operands]
+    elif isinstance(op, SAME_SCALE):
         return _in_operand_scale(rw, op, operands, attrs, t)
     return rw.op(type(op), *operands, type=t, **attrs)
 
@@ -81,6 +85,13 @@ def _in_operand_scale(rw: Rewriter, op: Op, operands: Operands, attrs: dict[str,
     return moved if moved.out.type == t else rw.op(ops.Requantize, moved.out, type=t)
 
 
+def _requantized(rw: Rewriter, value: Value | None, t: TensorType) -> Value:
+    """`value` in dtype and scale of `t`."""
+    assert value is not None
+    want = TensorType(value.type.shape, t.dtype, t.quant)
+    return value if value.type == want else rw.op(ops.Requantize, value, type=want).out
+
+
 def fold_weighted(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     """x and addend of one scale each, constant weights with scales along the output channels, a constant bias."""
     assert isinstance(op, WEIGHTED)
@@ -90,12 +101,11 @@ def fold_weighted(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     bias = fold_bias(rw, op.bias, sem)
     if op.bias is not None and bias is None:
         return None
-    weight = strengthen(rw, op, x, weight, bias)
     addend = getattr(op, "addend", None)
     if addend is None:
-        return [x, weight, bias]
+        return [x, strengthen(rw, op, x, weight, bias), bias]
     folded = activation_behind(addend)
-    return None if folded is None else [x, weight, bias, folded]
+    return None if folded is None else [x, strengthen(rw, op, x, weight, bias, folded), bias, folded]
 
 
 def weight_axis_fits(op: Op, weight: Value) -> bool:

@@ -27,6 +27,7 @@ from .matching import (
 CLIPPABLE = (
     ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul,
 )  # fmt: skip
+WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class FuseConv(Pass):
         %y = clip %c {low = 0}
 
     A batch norm goes into the weights' scales (their integers stay, but for the sign of negative factors) and into the
-    bias. An add or clip is fused only where the result is then quantised at once: in between nothing is rounded
-    (NUMERICS 5).
+    bias; so does an add of constants. An add or clip is fused only where the result is then quantised at once: in
+    between nothing is rounded (NUMERICS 5).
     """
 
     name: ClassVar[str] = "fuse-conv"
@@ -51,6 +52,8 @@ class FuseConv(Pass):
         for op in list(graph.ops):
             if isinstance(op, ops.BatchNorm):
                 changes += fuse_batch_norm(graph, op, target.semantics)
+            elif isinstance(op, ops.Add):
+                changes += fuse_bias(graph, op, target.semantics)
         for op in list(graph.ops):
             if isinstance(op, ops.Add):
                 changes += fuse_add(graph, op)
@@ -63,7 +66,7 @@ class FuseConv(Pass):
 def fuse_batch_norm(graph: Graph, op: ops.BatchNorm, sem: Semantics) -> int:
     """batch_norm(conv(x, w, b)) → conv(x, w·m, b·m + o)."""
     conv = op.x.op
-    if not isinstance(conv, (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)) or not op.x.has_one_use:
+    if not isinstance(conv, WEIGHTED) or not op.x.has_one_use:
         return 0
     multiplier, offset = const_value(op.multiplier), const_value(op.offset)
     if multiplier is None or offset is None or not is_default_clip(conv):
@@ -120,6 +123,42 @@ def _flipped(
 
 def _copy(rw: Rewriter, op: Op, operands: list[Value | None], attrs: dict[str, Any]) -> Op:
     return rw.op(type(op), *operands, type=op.out.type, **attrs)
+
+
+def fuse_bias(graph: Graph, op: ops.Add, sem: Semantics) -> int:
+    """add(conv(x, w, b), constants per channel) → conv(x, w, b + constants): a bias in a node of its own."""
+    for conv_value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        conv = conv_value.op
+        if not isinstance(conv, WEIGHTED) or not conv_value.has_one_use or conv_value.type.shape != op.out.type.shape:
+            continue
+        if not is_default_clip(conv) or getattr(conv, "addend", None) is not None:
+            continue
+        rw = Rewriter(graph, op)
+        bias = _joint_bias(rw, conv, other, sem)
+        if bias is not None:
+            rw.replace(op, _copy(rw, conv, [conv.x, conv.weight, bias], conv.attrs | {"clip": op.clip}), conv)
+            return rw.changes
+    return 0
+
+
+def _joint_bias(rw: Rewriter, conv: Op, other: Value, sem: Semantics) -> Value | None:
+    """The bias of `conv` with `other` in it; None where `other` is computed or differs inside a channel."""
+    constants, old, t = real_constant(other, sem), conv.operands[2], conv.out.type
+    axis = t.rank - 1 if isinstance(conv, ops.Linear) else 1
+    channels = t.shape[axis]
+    if constants is None or constants.ndim > t.rank or not np.all(np.isfinite(constants)):
+        return None
+    shape = tuple(channels if i == axis else 1 for i in range(t.rank))
+    aligned = (1,) * (t.rank - constants.ndim) + constants.shape
+    if any(a not in {1, s} for a, s in zip(aligned, shape, strict=True)):
+        return None
+    if old is None and other.type.shape == (channels,):
+        return other  # integers in accumulator steps stay what they are
+    before = np.zeros(channels) if old is None else real_constant(old, sem)
+    if before is None:
+        return None
+    total = np.broadcast_to(constants.reshape(aligned), shape).reshape(channels) + before.astype(np.float64)
+    return rw.op(ops.Const, value=total.astype(np.float32), loc=other.op.loc if other.op else None).out
 
 
 def fuse_add(graph: Graph, op: ops.Add) -> int:

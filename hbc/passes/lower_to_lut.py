@@ -21,6 +21,8 @@ from .base import Pass, Target
 from .matching import activation_behind, real_constant
 
 SEGMENTS, ENTRIES = 64, 64  # NUMERICS 7 [F]: the largest table of the segmented form
+LONGEST = 64  # ops of an expression
+TOLERATED = {DType.I8: 2, DType.I16: 256}  # quanta that interpolation may be off: about a step of 8 bits
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,9 @@ class LowerToLut(Pass):
         %y = quantize %c
 
     They may be a chain or any expression. i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with
-    interpolation (D8). A clip that keeps the scale stays a clip of integers. For `--arith onnx` every step is rounded
-    to float32, as the ONNX operators are.
+    interpolation (D8), unless that would miss the function, as at a step or a pole: then it stays in reals. A clip that
+    keeps the scale stays a clip of integers. For `--arith onnx` every step is rounded to float32, as the ONNX operators
+    are, and nothing is interpolated.
     """
 
     name: ClassVar[str] = "lower-to-lut"
@@ -72,7 +75,8 @@ class _Expression:
 
         None where it reads more than one tensor or anything that is not elementwise.
         """
-        found: dict[Op, None] = {}
+        found: dict[Op, None] = {}  # operands first
+        entered: set[Op] = set()
         scalars: dict[Value, np.ndarray] = {}
         sources: dict[Value, None] = {}
 
@@ -86,8 +90,11 @@ class _Expression:
                 sources[source] = None
                 return len(sources) == 1
             op = value.op
-            if not isinstance(op, (ops.Unary, ops.Binary)) or len(found) > 64:
+            if op in entered:
+                return True
+            if not isinstance(op, (ops.Unary, ops.Binary)) or len(entered) == LONGEST:
                 return False
+            entered.add(op)
             ok = all(visit(v) for v in op.operands if v is not None)
             found[op] = None
             return ok
@@ -157,15 +164,25 @@ def _multiply_instead(rw: Rewriter, op: ops.Div, divisor: np.ndarray) -> None:
         rw.replace(op, rw.op(ops.Mul, op.lhs, inverse, type=op.out.type, loc=op.loc, clip=op.clip))
 
 
-def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op:
+def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
+    """Segments of equal length; None where interpolation would miss the function, as at a step or a pole."""
     source, out = expression.source, op.out.type
     f = expression.function(sem)
     first = -32768 + (65536 // SEGMENTS) * np.arange(SEGMENTS)
     shift = (65536 // SEGMENTS // ENTRIES).bit_length() - 1
     index = first[:, None] + (np.arange(ENTRIES + 1) << shift)
     values = _table(f, index, source.type, op, sem).astype(np.int16)
+    exact = _table(f, np.arange(-32768, 32768), source.type, op, sem)
+    if np.abs(_interpolated(values, shift) - exact).max() > TOLERATED[out.dtype]:
+        return None
     segments = np.stack([first, np.full(SEGMENTS, shift), np.arange(SEGMENTS)], axis=1).astype(np.int32)
     return rw.op(SegmentLut, source, rw.op(ops.Const, value=segments).out, rw.op(ops.Const, value=values).out, type=out)
+
+
+def _interpolated(values: np.ndarray, shift: int) -> np.ndarray:
+    """D8 for every i16 in order, int64, from rows of entries that lie 2^shift apart."""
+    low, high = values[:, :-1, None].astype(np.int64), values[:, 1:, None].astype(np.int64)
+    return (low + numerics.round_shift_half_up((high - low) * np.arange(1 << shift), shift)).reshape(-1)
 
 
 def _table(

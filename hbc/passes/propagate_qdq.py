@@ -93,7 +93,7 @@ def _below(op: Op, sem: Semantics, *, concats: bool) -> list[Op] | None:
     if isinstance(op, Move) and constant is not None:
         (value,) = moved.reference(sem, constant.value)
         moved.drop_operands()
-        moved = make_op(Const, [], {"value": value}, fuse([constant.loc, op.loc]), [t], [constant.out.name])
+        moved = make_op(Const, [], {"value": np.asarray(value)}, fuse([constant.loc, op.loc]), [t], [constant.out.name])
     return [moved, make_op(Dequantize, [moved.out], {}, dequantizes[0].loc)]
 
 
@@ -279,7 +279,7 @@ def joint(op: Quantize, source: Dequantize, sem: Semantics) -> Value | Op | None
         return x
     value = const_value(x)
     if value is not None:
-        folded = op.reference(sem, source.reference(sem, value)[0])[0]
+        folded = np.asarray(op.reference(sem, source.reference(sem, value)[0])[0])
         return make_op(Const, [], {"value": folded}, op.loc, [t], [op.out.name])
     if x.type.dtype in FLIPPED and flip_type(x.type) == t:
         return make_op(FlipSign, [x], {}, source.loc, [t])

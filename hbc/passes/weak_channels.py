@@ -1,6 +1,8 @@
-"""Output channels whose weights are next to nothing beside their bias: the bias would leave i32."""
+"""Output channels whose weights are next to nothing beside their bias or addend: those would leave i32, or vanish."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -14,18 +16,22 @@ from .matching import const_value
 
 ROOM = 1 << 26  # accumulator steps left for the rounding term and for a folded zero point
 TARGET = 1 << 30  # where a rescaled bias ends up
+LEAST = -60  # no finer than this: scales stay normal numbers
+COARSE = 1 << 16  # a bias of fewer steps is rounded visibly in 16 bits, where no weight says how fine steps have to be
+FINE = 1 << 24  # where the bias of such a dead channel ends up: 15 bits are left of it on bernoulli2
 
 
-def strengthen(rw: Rewriter, op: Op, x: Value, weight: Value, bias: Value | None) -> Value:
-    """`weight`, or integers of a larger scale for the channels whose bias does not fit an i32 accumulator.
+def strengthen(rw: Rewriter, op: Op, x: Value, weight: Value, bias: Value | None, addend: Value | None = None) -> Value:
+    """`weight`, or integers of a larger scale for the channels whose bias or addend does not fit an i32 accumulator.
 
     A pruned or dead channel keeps a tiny scale (1e-20, say), so that bias / (s_in · s_w) passes 2^31 and would be cut
     off. With a scale 2^k larger its weights lose k bits, which is far below a step of any result that such a bias does
-    not saturate.
+    not saturate. A dead channel with a large scale (1, as some quantisers write) gets a smaller one: its bias would be
+    rounded to steps coarser than the result's.
     """
-    reals = None if bias is None else _reals(bias)
     axis = 1 if isinstance(op, ops.ConvTranspose2d) else 0
-    if reals is None or (axis == 1 and op.attrs["group"] != 1):
+    biases = _biases(bias, addend)
+    if biases is None or (axis == 1 and op.attrs["group"] != 1):
         return weight
     quant, ints = weight.type.quant, const_value(weight)
     assert quant is not None
@@ -33,12 +39,18 @@ def strengthen(rw: Rewriter, op: Op, x: Value, weight: Value, bias: Value | None
     assert x.type.quant is not None
     channels = weight.type.shape[axis]
     scale = np.resize(np.asarray(quant.scale, np.float64), channels)
-    steps = np.abs(reals.astype(np.float64)) / (x.type.quant.scale[0] * scale)
+    zero = np.resize(np.asarray(quant.zero_point, np.int64), channels)
+    sums = np.abs(np.moveaxis(ints, axis, -1) - zero).reshape(-1, channels).sum(axis=0)
+    added = 0.0 if addend is None else _reach(addend.type)
+    enough = _largest_result(op) + sums * scale * _reach(x.type) + added  # a larger bias saturates all the same
+    steps = (np.minimum(biases, enough) + added) / (x.type.quant.scale[0] * scale)
     weak = steps > numerics.I32_MAX - ROOM
-    if not weak.any():
+    coarse = (sums == 0) & (steps > 0) & (steps < COARSE)
+    if not (weak | coarse).any():
         return weight
-    bits = np.where(weak, np.ceil(np.log2(steps / TARGET, where=weak, out=np.zeros(channels))), 0)
-    return _rescaled(rw, weight, ints, np.exp2(bits), scale, axis)
+    target = np.where(weak, TARGET, FINE)
+    bits = np.ceil(np.log2(steps / target, where=weak | coarse, out=np.zeros(channels)))
+    return _rescaled(rw, weight, ints, np.exp2(np.maximum(bits, LEAST)), scale, axis)
 
 
 def _rescaled(rw: Rewriter, weight: Value, ints: np.ndarray, factor: np.ndarray, scale: np.ndarray, axis: int) -> Value:
@@ -54,7 +66,28 @@ def _rescaled(rw: Rewriter, weight: Value, ints: np.ndarray, factor: np.ndarray,
     return rw.op(ops.Const, value=value, type=t, name=weight.name).out
 
 
-def _reals(bias: Value) -> np.ndarray | None:
-    """A bias given in reals; None for i32 in accumulator steps, which fit by what they are."""
+def _biases(bias: Value | None, addend: Value | None) -> np.ndarray | None:
+    """The |bias| of each channel (or of all) in reals.
+
+    None where nothing can be too large: integers in accumulator steps fit by what they are.
+    """
     value = const_value(bias)
-    return value if value is not None and bias.type.dtype is DType.F32 else None
+    if bias is None or value is None:
+        return None if addend is None else np.zeros(1)
+    if bias.type.dtype is DType.F32:
+        return np.abs(value.astype(np.float64))
+    return None if addend is None or bias.type.quant is None else np.abs(value * np.asarray(bias.type.quant.scale))
+
+
+def _largest_result(op: Op) -> float:
+    """The largest |real| that any quantisation of `op`'s result holds."""
+    types = [user.out.type for user in op.results[0].users if isinstance(user, ops.Quantize)]
+    return max((_reach(t) for t in types if t.quant is not None and t.quant.is_per_tensor), default=math.inf)
+
+
+def _reach(t: TensorType) -> float:
+    """The largest |real| that a tensor of one scale holds."""
+    assert t.quant is not None
+    lo, hi = t.dtype.limits
+    zero = t.quant.zero_point[0]
+    return max(hi - zero, zero - lo) * t.quant.scale[0]

@@ -67,6 +67,8 @@ def _open(source: Source) -> tuple[str, memoryview]:
         if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
             msg = f"{path} is not a regular file; give the path of a .hbm file"
             raise HbmError(msg)
+        if status.st_size > MAX_FILE:
+            raise HbmFormatError(_too_large(str(path), status.st_size))
         if status.st_size == 0:  # cannot be mapped
             return str(path), memoryview(b"")
         with path.open("rb") as file:
@@ -77,13 +79,16 @@ def _open(source: Source) -> tuple[str, memoryview]:
         raise HbmError(msg) from err
 
 
+def _too_large(name: str, size: int) -> str:
+    return f"{name} is not a sound .hbm file: it has {size} bytes, the limit is 2 GiB\n  try: {_REBUILD}"
+
+
 def _check_envelope(name: str, data: memoryview) -> None:
     if not has_identifier(data):
         msg = f"no identifier {IDENTIFIER.decode()!r} at byte 4; only what hbc wrote can be read, not a vendor's .hbm"
         raise ValueError(msg)
     if len(data) > MAX_FILE:
-        msg = f"it has {len(data)} bytes, the limit is 2 GiB"
-        raise ValueError(msg)
+        raise HbmFormatError(_too_large(name, len(data)))
     version, at = version_and_digest(data)
     if version != VERSION:
         msg = (

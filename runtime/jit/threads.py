@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import HbmError
 from ..program import ALIGN
 
 Task = Callable[[int], None]
@@ -44,7 +45,7 @@ class Workspaces:
 class Pool:
     """`threads − 1` helper threads that run one task together with the caller. One caller at a time holds it.
 
-    The threads end with `close`, or with the process.
+    The threads end with `close`, or with the process. Raises HbmError where the system starts no more of them.
     """
 
     def __init__(self, threads: int) -> None:
@@ -53,7 +54,13 @@ class Pool:
         self._queues: list[queue.SimpleQueue[tuple[Task, threading.Semaphore] | None]] = []
         for number in range(1, threads):
             jobs: queue.SimpleQueue[tuple[Task, threading.Semaphore] | None] = queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(jobs, number), name=f"hbc-{number}", daemon=True).start()
+            helper = threading.Thread(target=_serve, args=(jobs, number), name=f"hbc-{number}", daemon=True)
+            try:
+                helper.start()
+            except RuntimeError as err:  # the system's limit on threads
+                self.close()
+                msg = f"only {number} of {threads} threads could be started ({err}); open the model with fewer threads"
+                raise HbmError(msg) from err
             self._queues.append(jobs)
 
     def claim(self) -> bool:

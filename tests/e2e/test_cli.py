@@ -80,6 +80,9 @@ def test_the_manual_has_every_option(verb: str) -> None:
         (["run"], "Missing argument 'PROGRAM'"),
         (["run", "x.hbm", "--theads", "2"], "No such option"),
         (["run", "x.hbm", "--threads", "0"], "Invalid value for '--threads'"),
+        (["run", "x.hbm", "--threads", "100000"], "Invalid value for '--threads'"),
+        (["run", "x.hbm", "--random", "-1"], "Invalid value for '--random'"),
+        (["check", "m.onnx", "--tolerance", "nan"], "--tolerance is not a number"),
         (["compile", "m.onnx", "--march", "nahs"], "did you mean 'nash'?"),
         (["compile", "m.onnx", "--march", "x86"], "one of bernoulli2, bayes, bayes-e, nash-e, nash-m, nash-p, nash"),
         (["compile", "m.onnx", "--arith", "onxx"], "did you mean 'onnx'?"),
@@ -137,7 +140,7 @@ def test_run_with_both_engines_gives_the_same_figures(tiny: Path, tmp_path: Path
         ([], 2, "no value for 1 input"),
         (["--input", "z=x.npy"], 2, "there is no input 'z'"),
         (["--input", "none.npy"], 1, "there is no such file"),
-        (["--input", "x=bad.npy"], 1, "no sound .npy or .npz"),
+        (["--input", "x=bad.npy"], 1, "no .npy or .npz file"),
         (["--input", "x=wide.npy"], 1, "it has shape (1, 3, 2, 3)"),
         (["--random", "0", "-o", "no/out.npz"], 2, "the output's folder doesn't exist"),
     ],
@@ -165,6 +168,19 @@ def test_a_file_that_is_no_program_has_status_1_and_no_traceback(verb: str, tmp_
     assert (done.status, done.out) == (1, "")
     assert done.err.startswith("error: m.hbm is not a sound .hbm file")
     assert "Traceback" not in done.err
+
+
+def test_whether_a_file_may_be_read_is_no_question_of_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for a file of mode 0; but tests may run as root, who may read everything."""
+    from hbc.cli import main
+
+    (tmp_path / "m.hbm").write_bytes(b"rubbish")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for verb in ("inspect", "run", "opt", "check"):
+        assert main([verb, str(tmp_path / "m.hbm")]) == 1
+        assert "Invalid value" not in capsys.readouterr().err
 
 
 def test_a_damaged_program_is_refused(tiny: Path, tmp_path: Path) -> None:
@@ -255,38 +271,38 @@ def test_passes_are_listed_in_running_order(capsys: pytest.CaptureFixture[str]) 
 
 
 # The command with SIGINT as a terminal gives it: a shell's background job, perhaps this test, starts with it ignored.
-INTERRUPTIBLE = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from hbc.cli import main; sys.exit(main(sys.argv[1:]))"
-)
+# Its inputs take a minute to be read, so that there's time for a signal.
+INTERRUPTIBLE = """
+import pathlib, signal, sys, time
+import hbc.cli.run
+signal.signal(signal.SIGINT, signal.default_int_handler)
+hbc.cli.run.load_samples = lambda *_: (pathlib.Path("reading").touch(), time.sleep(60))
+sys.exit(hbc.cli.main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.parametrize(
     ("number", "status", "words"), [(signal.SIGINT, 130, "hbc: interrupted\n"), (signal.SIGTERM, 143, "")]
 )
 def test_a_signal_ends_the_command_quietly(number: int, status: int, words: str, tiny: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "x.npy")
-    line = [sys.executable, "-c", INTERRUPTIBLE, "run", str(tiny), "--input", "x=x.npy"]
+    line = [sys.executable, "-c", INTERRUPTIBLE, "run", str(tiny), "--input", "x.npy"]
     process = subprocess.Popen(line, cwd=tmp_path, env=environment(), stdout=-1, stderr=-1, text=True)
     try:
-        writer = _open_once_read(tmp_path / "x.npy", process)  # it now waits for bytes that never come
+        _wait_for(tmp_path / "reading", process)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    os.close(writer)
     assert (process.returncode, out, err) == (status, "", words)
 
 
-def _open_once_read(fifo: Path, process: subprocess.Popen[str]) -> int:
-    """The writing end of a pipe, as soon as somebody has opened its reading end."""
+def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
     for _ in range(600):
         assert process.poll() is None
-        try:
-            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody reads yet
-            time.sleep(0.1)
-    pytest.fail(f"the process never opened {fifo}")
+        if file.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"the process never came as far as {file}")
 
 
 def test_errors_are_coloured_on_a_terminal_and_plain_under_no_color(tmp_path: Path) -> None:
@@ -308,6 +324,25 @@ def test_names_in_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
     assert done.status == 0
     assert "\x1b" not in done.out
     assert "evil\\x1b[2Jname" in done.out
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_closed_are_done_without(closed: str, tiny: Path, tmp_path: Path) -> None:
+    for command, status in ((f"inspect {tiny}", 0), ("inspect none.hbm", 1)):
+        line = f"{sys.executable} -m hbc {command} {closed}"
+        done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment(), capture_output=True, check=False)
+        assert done.returncode == status
+        assert b"Traceback" not in done.stderr
+
+
+def test_json_stays_json_where_stdout_is_ascii(tmp_path: Path) -> None:
+    import dataclasses
+
+    old = program()
+    model = dataclasses.replace(old.models[0], name="Zähler 💥")
+    (tmp_path / "m.hbm").write_bytes(hbm.write(dataclasses.replace(old, models=(model,))))
+    done = hbc("inspect", "m.hbm", "--json", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert json.loads(done.out)["models"][0]["name"] == "Zähler 💥"
 
 
 # ---- bugs

@@ -391,6 +391,13 @@ def test_check_on_an_open_batch_binds_it_for_both(models: Path, here: Path, caps
 
 
 @pytest.mark.ort
+def test_check_of_a_program_knows_the_shapes_that_it_was_compiled_with(models: Path, here: Path) -> None:
+    model = str(models / "open.onnx")
+    assert main(["compile", model, "--shape", "x=2x3x8x8", "-o", "m.hbm"]) == 0
+    assert main(["check", model, "--hbm", "m.hbm", "--samples", "1"]) == 0
+
+
+@pytest.mark.ort
 @pytest.mark.parametrize("variant", ["qdq_s8s8_pc", "qdq_u8s8_pc", "qop_u8s8_pc"])
 def test_a_real_model_compiles_and_checks(variant: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = MODELS / "mnist8_cntk"

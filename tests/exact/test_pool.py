@@ -33,9 +33,8 @@ def windows(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], tuple[int, int
     for size, kernel, stride, before, after, dilation in axes:
         room = size + before + after - dilation * (kernel - 1) - 1
         sizes.append((-(-room // stride) if up else room // stride) + 1)
-        for start in (-before, (sizes[-1] - 1) * stride - before):  # `check`: each window holds an inside position
-            first = -(start // dilation) if start < 0 else 0
-            assume(first < kernel and start + first * dilation < size)
+        starts = (o * stride - before for o in range(sizes[-1]))
+        assume(all(any(0 <= start + tap * dilation < size for tap in range(kernel)) for start in starts))  # `check`
     return attributes, (axes[0][0], axes[1][0]), (sizes[0], sizes[1])
 
 

@@ -52,6 +52,16 @@ def test_a_failure_at_any_step_leaves_the_old_file_and_nothing_else(
     assert names(tmp_path) == ["m.hbm"]
 
 
+def test_an_error_names_the_users_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_atomically(tmp_path / "m.hbm", b"new")
+    assert raised.value.filename == str(tmp_path / "m.hbm")
+
+
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "m.hbm").write_bytes(b"old")

@@ -77,9 +77,10 @@ def test_a_switch_is_a_bool(field: str) -> None:
         CompileOptions.of(**{field: "yes"})
 
 
-def test_a_name_is_not_blank() -> None:
-    with pytest.raises(OptionError, match="name is ' '"):
-        CompileOptions(name=" ")
+@pytest.mark.parametrize("name", [" ", "", "a\udcff"])  # the last is what a command line makes of the byte 0xff
+def test_a_name_is_text_that_can_be_written(name: str) -> None:
+    with pytest.raises(OptionError, match="name is '"):
+        CompileOptions(name=name)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from itertools import groupby
 import numpy as np
 
 from hbc.backend.cpu.export import export_segment
-from hbc.diagnostics import EmitError
+from hbc.diagnostics import EmitError, error
 from hbc.ir import ops
 from hbc.ir.core import Graph, Module, Op, Value
 from hbc.ir.location import node_names
 from hbc.passes.plan_memory import storage_root
+from hbc.words import shape_text
+from hbc_runtime.hbm.layout import MAX_RANK
 from hbc_runtime.program import (
     ALIGN,
     BpuSegment,
@@ -83,6 +85,8 @@ class _Emitter:
 
     def _add(self, value: Value, storage: Storage, *, offset: int = 0, index: int = 0) -> int:
         t = value.type
+        if t.rank > MAX_RANK:
+            raise _too_many_axes(value)
         self.index[value] = len(self.tensors)
         self.tensors.append(Tensor(value.name or "", t.shape, t.dtype, storage, offset, index, t.quant))
         return self.index[value]
@@ -150,6 +154,13 @@ class _Emitter:
     @staticmethod
     def _opsets(group: list[Op]) -> dict[str, int]:
         return {op.domain: op.opset for op in group if isinstance(op, ops.Call)}
+
+
+def _too_many_axes(value: Value) -> EmitError:
+    where = f"node {value.op.node!r}" if value.op is not None else f"input {value.name!r}"
+    why = f"its shape is {shape_text(value.type.shape)}, tensors of a .hbm have {MAX_RANK} axes at most"
+    hint = "merge axes that stay side by side by a Reshape"
+    return error(EmitError, f"a tensor has {value.type.rank} axes", where=where, why=why, hint=hint)
 
 
 def _segment_key(op: Op) -> tuple[bool, int]:

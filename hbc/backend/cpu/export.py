@@ -24,7 +24,7 @@ from hbc.ir.ops import (
     ResizeNearest,
 )
 
-DEFAULT_OPSET = 17  # where no call says which opset the model is written in
+DEFAULT_OPSET = 19  # where no call says which opset the model is written in; dilated average pools came with it
 # Ops that mean the same for integers whatever those stand for, besides those between reals and integers.
 _NUMBERS = (
     Move,
@@ -44,7 +44,7 @@ _NUMBERS = (
 
 
 def segment_opset(ops: Sequence[Op]) -> dict[str, int]:
-    """The opset of each domain that the segment's calls need; ONNX's own is 17 where no call is of it."""
+    """The opset of each domain that the segment's calls need; ONNX's own is 19 where no call is of it."""
     versions: dict[str, int] = {}
     for op in ops:
         if isinstance(op, Call):

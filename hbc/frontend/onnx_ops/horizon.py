@@ -30,12 +30,13 @@ def calibration(n: Node) -> Results:
         n.scope.alias(n.proto.output[0], n.name(0))
         return n.x(0)
     scales = n.floats("scales") or ()
-    if not scales or not all(np.isfinite(s) and s > 0 for s in scales):
+    array = n.scope.array(n.name(0))
+    least = 0.0 if array is not None and len(scales) > 1 and max(scales) > 0 else 1e-45  # 0: a channel of zeros
+    if not scales or not all(np.isfinite(s) and s >= least for s in scales):
         raise n.fail(f"the calibration's scales are {list(scales)[:4]}", hint="calibrate the model again")
     dtype = _QTYPES.get(n.text("qtype", "int8"))
     if dtype is None:
         raise n.fail(f"the calibration type {n.text('qtype')!r} isn't taken", hint="calibrate to int8 or int16")
-    array = n.scope.array(n.name(0))
     if array is not None and dtype is DType.I8:
         return _weights(n, array, scales)
     if len(scales) != 1:
@@ -49,7 +50,8 @@ def _weights(n: Node, array: np.ndarray, scales: Sequence[float]) -> Value:
     if not 0 <= axis < max(array.ndim, 1) or len(scales) not in {1, *array.shape[axis : axis + 1]}:
         raise n.fail(f"{len(scales)} scales don't fit a constant of shape {list(array.shape)}", why=f"axis {axis}")
     shape = [-1 if i == axis else 1 for i in range(array.ndim)] if len(scales) > 1 else []
-    values = numerics.quantize_weight(array, np.asarray(scales, np.float32).reshape(shape))
+    usable = np.asarray([s or 1.0 for s in scales], np.float32)
+    values = numerics.quantize_weight(array, usable.reshape(shape))
     quant = Quant(tuple(float(np.float32(s)) for s in scales), (0,), axis if len(scales) > 1 else None)
     return dequantized_const(n, n.name(0), np.asarray(values), quant)
 

@@ -119,16 +119,20 @@ def expanded(n: Node, x: Value, shape: tuple[int, ...]) -> Value:
 
 @onnx_op("Tile")
 def tile(n: Node) -> Results:
-    """Whole copies along each axis: a new axis before each, expanded, merged."""
+    """Whole copies along each axis, one after the other: a new axis before it, expanded, merged; rank 3 at most."""
     x, repeats = n.x(0), n.known_integers(1)
     if repeats is None:
         return n.call()
     if len(repeats) != x.type.rank or min(repeats, default=1) < 0:
         raise n.fail(f"repeats {list(repeats)} don't fit a tensor of rank {x.type.rank}")
-    pairs = [v for d in x.type.shape for v in (1, d)]
-    wide = [v for d, r in zip(x.type.shape, repeats, strict=True) for v in (r, d)]
-    y = expanded(n, reshaped(n, x, tuple(pairs)), tuple(wide))
-    return reshaped(n, y, tuple(d * r for d, r in zip(x.type.shape, repeats, strict=True)))
+    shape = list(x.type.shape)
+    for axis, count in enumerate(repeats):
+        if count != 1:
+            before, copied = math.prod(shape[:axis]), math.prod(shape[axis:])
+            y = expanded(n, reshaped(n, x, (before, 1, copied)), (before, count, copied))
+            shape[axis] *= count
+            x = reshaped(n, y, tuple(shape))
+    return x
 
 
 @onnx_op("DepthToSpace")

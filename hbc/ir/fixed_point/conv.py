@@ -177,7 +177,7 @@ def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
     bias = numerics.bias_to_accumulator(_constant(arrays[2]), steps)
     bias = bias - scalar_zero_point(x) * ints.astype(np.int64).sum(axis=(1, 2, 3)) + rounding
     if np.any(acc_scale == 0):
-        params, bias = _constant_channels(params, bias, acc_scale, scheme)
+        params, bias = _constant_channels(params, bias, acc_scale == 0, scheme, scalar_zero_point(out))
     fields: dict[str, object] = {"group": channels, "pad_value": scalar_zero_point(x)}
     fields |= result_fields(out, scheme, op.clip)
     operands = (NHWC, ints, stored_bias(bias, sem), *shared(params), None, None, None)
@@ -185,11 +185,10 @@ def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
 
 
 def _constant_channels(
-    params: Parameters, bias: np.ndarray, acc_scale: np.ndarray, scheme: Scheme
+    params: Parameters, bias: np.ndarray, dead: np.ndarray, scheme: Scheme, zero_point: int
 ) -> tuple[Parameters, np.ndarray]:
     """Channels whose factor is 0: weights are 0, the bias alone (in steps of s_out/2^15) gives the value."""
-    one, rounding = multipliers(np.array([2.0**-15]), scheme, 0)
-    dead = acc_scale == 0
+    one, rounding = multipliers(np.array([2.0**-15]), scheme, zero_point)
 
     def cut(p: np.ndarray | None, o: np.ndarray | None) -> np.ndarray | None:
         return None if p is None or o is None else np.where(dead, o[0], p).astype(p.dtype)

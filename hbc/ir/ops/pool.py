@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from hbc_runtime.isa import windows_touch
+
 from ..core import Op, Value
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
@@ -39,9 +41,8 @@ class Pool(Op):
         self.require(len(x) == 4, "C1", f"x is {x}")
         self.require(x[:2] == y[:2], "C2", f"{x} to {y}")
         for i in range(2):
-            last = (y[2 + i] - 1) * self.strides[i] - self.pads[i]
-            extent = self.dilations[i] * (self.kernel[i] - 1) + 1
-            self.require(y[2 + i] >= 1 and last < x[2 + i] and self.pads[i] < extent, "C3", f"{x} to {y}")
+            window = self.kernel[i], self.strides[i], self.pads[i], self.dilations[i]
+            self.require(y[2 + i] >= 1 and windows_touch(x[2 + i], y[2 + i], *window), "C3", f"{x} to {y}")
 
     def windows(self, x: np.ndarray, fill: float) -> np.ndarray:
         """[K, N, C, OH, OW]: the padded input seen by every tap of the kernel."""

@@ -299,13 +299,19 @@ def test_a_call_is_the_users_node() -> None:
     np.testing.assert_allclose(s.run(y, opset=13)[0].sum(axis=1), 1, rtol=1e-6)
 
 
+def test_a_dilated_average_pool_needs_no_call_to_find_its_opset() -> None:
+    s = Segment()
+    y = s.op(ops.AvgPool, s.arg(floats(*IMAGE)), kernel=(2, 2), dilations=(2, 1))
+    assert export_segment(s.graph.ops, s.graph.args, [y], None, "segment")
+
+
 def test_calls_decide_the_opset() -> None:
     s = Segment()
     x = s.arg(floats(2, 3))
     a = call(s, "Softmax", x, 13, axis=1)
     b = call(s, "QuickGelu", a, 1, domain="com.microsoft", alpha=1.7)
     assert segment_opset(s.graph.ops) == {"": 13, "com.microsoft": 1}
-    assert segment_opset([]) == {"": 17}
+    assert segment_opset([]) == {"": 19}
     model = onnx.ModelProto.FromString(export_segment(s.graph.ops, [x], [b], None, "s"))
     assert {o.domain: o.version for o in model.opset_import} == {"": 13, "com.microsoft": 1}
 

@@ -75,6 +75,14 @@ def test_a_calibration_that_is_off_is_nothing() -> None:
     assert conv.weight.defined_by(Const).value.dtype == F32
 
 
+def test_a_channel_of_zeros_may_have_no_scale() -> None:
+    (conv,) = imported(calibrated_conv(scales=[0.0, 0.02])).graph.walk(Conv2d)
+    const = conv.weight.defined_by(Dequantize).x.defined_by(Const)
+    assert not const.value[0].any()
+    assert const.value[1].any()
+    assert min(const.out.type.quant.scale) > 0
+
+
 @pytest.mark.parametrize(
     "attrs", [{"scales": [0.0]}, {"scales": [0.1, -1.0]}, {"scales": [0.1] * 3}, {"axis": 7}, {"qtype": "int4"}]
 )

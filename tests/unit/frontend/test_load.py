@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,55 @@ def test_external_data_that_cannot_be_used(tmp_path: Path) -> None:
     assert "outside the model's folder" in refusal(path)
 
 
+def test_a_file_name_that_is_no_text_is_written_as_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"net\xff.onnx")
+    try:
+        path.write_bytes(small().model().SerializeToString())
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    metadata = load(path).metadata
+    assert metadata["source"] == r"net\xff.onnx"
+
+
+# ---- functions
+
+
+def calling(*bodies: Sequence[str]) -> onnx.ModelProto:
+    """A model that calls function F0; function Fi consists of nodes of these types, one after the other."""
+    helper, opsets = onnx.helper, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("f", 1)]
+    net = Net(17, f=1)
+    net.op("F0", net.input("x", [1, 4]), out="y", domain="f")
+    net.output("y")
+    model = net.model()
+    for number, types in enumerate(bodies):
+        names = ["a", *(f"t{i}" for i in range(1, len(types))), "b"]
+        nodes = [
+            helper.make_node(t, [names[i]], [names[i + 1]], domain="f" if t[1:].isdigit() else "")
+            for i, t in enumerate(types)
+        ]
+        model.functions.append(helper.make_function("f", f"F{number}", ["a"], ["b"], nodes, opsets))
+    return model
+
+
+def test_functions_are_inlined() -> None:
+    assert names_of(load(calling(["F1", "Neg"], ["Relu", "Exp"]))) == ["clip", "exp", "neg"]
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    assert "a function of the model calls itself --> <net>: function 'F0', 'F1'" in told(
+        calling(["F1"], ["Relu", "F0"])
+    )
+
+
+def test_functions_that_grow_like_a_power_of_two_are_refused() -> None:
+    text = told(calling(*(2 * [f"F{i + 1}"] for i in range(40)), ["Relu"]))
+    assert f"it has {2**40} nodes with its functions inlined" in text
+
+
+def told(model: onnx.ModelProto) -> str:
+    return " ".join(refusal(model).split())
+
+
 # ---- models that are broken
 
 
@@ -296,6 +346,7 @@ def node(model: onnx.ModelProto, op_type: str) -> onnx.NodeProto:
 
 
 BROKEN: dict[str, tuple[Any, str]] = {
+    "8 GiB claimed": (lambda m: tensor(m, "S").dims.__setitem__(0, 1 << 31), "beyond 2 GiB"),
     "short data": (lambda m: setattr(tensor(m, "W"), "raw_data", tensor(m, "W").raw_data[:-3]), "tensor 'W'"),
     "type 99": (lambda m: setattr(tensor(m, "W"), "data_type", 99), "tensor 'W'"),
     "negative size": (lambda m: tensor(m, "W").dims.__setitem__(0, -3), "tensor 'W'"),

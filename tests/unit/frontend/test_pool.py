@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hbc.ir.ops import AvgPool, MaxPool
+from tests.ort_age import needs_young_onnxruntime
 
 from .net import Net, agrees, floats, integers, names_of
 
@@ -37,6 +38,8 @@ def test_max_pool(shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("shape", "attrs"), WINDOWS)
 def test_average_pool(shape: tuple[int, ...], attrs: dict[str, Any], count: int) -> None:
     """In opset 19, whose kernel of ONNX Runtime follows the operator text also where ceil mode meets counted pads."""
+    if count and attrs.get("ceil_mode"):
+        needs_young_onnxruntime("counts padding beyond the input's other end")
     net = Net(19)
     net.op("AveragePool", net.input("x", shape), out="y", count_include_pad=count, **attrs)
     net.output("y")

@@ -66,3 +66,18 @@ def test_a_march_without_i16_computes_in_reals(arith: str) -> None:
     for engine in ("jit", "reference"):
         y = Session(program, engine=engine).run({"x": x})["y"]
         assert np.abs(y - expected).max() <= 0.001 * 4  # a few quanta: each border rounds once
+
+
+def test_a_pool_with_an_absurd_dilation_runs_on_the_cpu() -> None:
+    graph = Graph()
+    build = Builder(graph)
+    t = TensorType((1, 2, 4, 4), DType.I8, Quant.per_tensor(0.1))
+    x = build.op(ops.Quantize, graph.add_arg("x", TensorType(t.shape, DType.F32)), loc=LOC, type=t).out
+    pool = build.op(ops.MaxPool, build.op(ops.Dequantize, x, loc=LOC).out, loc=LOC, kernel=(1, 1), dilations=(70000, 1))
+    y = build.op(ops.Quantize, pool.out, loc=LOC, type=t).out
+    graph.add_output("y", build.op(ops.Dequantize, y, loc=LOC).out)
+    target = Target("nash-e", "bpu")
+    module = Module(graph)
+    PassManager(target).run_all(target.pipeline, module)
+    segments = target.emit(module).models[0].segments
+    assert any("dilation and pads" in r for s in segments if isinstance(s, CpuSegment) for r in s.reasons)

@@ -115,6 +115,13 @@ def test_a_newer_schema_version_is_told_apart_from_damage() -> None:
         hbm.read(data)  # before the digest is even looked at
 
 
+def test_a_file_beyond_the_limit_is_not_even_mapped(tmp_path: Path) -> None:
+    with (tmp_path / "m.hbm").open("wb") as file:
+        file.truncate(20 << 30)  # sparse: takes no space
+    with pytest.raises(HbmFormatError, match="it has 21474836480 bytes, the limit is 2 GiB"):
+        hbm.read(tmp_path / "m.hbm")
+
+
 def test_a_path_that_cannot_be_read_is_an_hbm_error(tmp_path: Path) -> None:
     with pytest.raises(HbmError, match="No such file"):
         load(tmp_path / "missing.hbm")

@@ -226,6 +226,53 @@ def test_float_attributes_are_float32_numbers(scale: float) -> None:
     refuse(with_model(instruction(lhs_scale=scale), m.finish()), "attribute 'lhs_scale' is .* no finite float32")
 
 
+def pooled(**more: Any) -> Model:
+    m = Sketch()
+    x = m.input((1, 1, 4, 2), DType.I8, name="x")
+    m.emit(isa.MaxPool, [x], (1, 1, 3, 2), DType.I8, name="y", **{"kernel": (1, 2), **more})
+    return m.finish()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"kernel": (1 << 16, 2)}, r"kernel \(65536, 2\)"),
+        ({"strides": ((1 << 16) + 1, 1)}, r"strides \(65537, 1\)"),
+        ({"dilations": (1 << 32, 1)}, "attribute 'dilations'"),
+        ({"dilations": ((1 << 32) - 1, 1)}, r"dilations \(4294967295, 1\)"),
+        ({"pads": (1 << 20, 0, 0, 0)}, r"pads \(1048576, 0, 0, 0\)"),
+        ({"pads": (1, 0, 0, 0)}, "a window lies outside the input"),
+    ],
+)
+def test_windows_are_bounded(change: dict[str, Any], why: str) -> None:
+    refuse(with_model(instruction(**change), pooled()), why)
+
+
+def test_windows_that_step_over_the_input_are_refused() -> None:
+    """The first and the last window hold its one position, the middle one lies around it."""
+    m = Sketch()
+    window = {"kernel": (2, 1), "pads": (2, 0, 2, 0), "dilations": (2, 1)}
+    m.emit(isa.MaxPool, [m.input((1, 1, 1, 1), DType.I8)], (1, 3, 1, 1), DType.I8, **window)
+    refuse(m.program(), "a window lies outside the input")
+
+
+def test_the_work_of_a_run_is_bounded() -> None:
+    """Some hundred bytes that would multiply matrices for hours."""
+    m, size = Sketch(), 1 << 15
+    sides = [m.emit(isa.Expand, [m.input((1, 1), DType.I8)], (size, size), DType.I8) for _ in range(2)]
+    m.emit(isa.Matmul, [*sides, -1, -1, -1, -1], (size, size), DType.I32, scheme=Scheme.NONE, clamp_min=0, clamp_max=9)
+    refuse(m.program(), r"model 'main': a run would take 3.52e\+13 steps, at most 4.40e\+12 are allowed")
+
+
+def test_the_memory_of_a_run_is_bounded() -> None:
+    """Each result alone would be let pass."""
+    m = Sketch()
+    x = m.input((1,), DType.I8)
+    for _ in range(2):
+        m.emit(isa.Expand, [x], (9 << 30,), DType.I8)
+    refuse(m.program(), "inputs, outputs and arena have 19327352833 bytes together, over 17179869184")
+
+
 # ---- values inside constants
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
@@ -187,19 +188,42 @@ def test_a_model_is_chosen_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "why"), [({"engine": "gpu"}, "known are jit, reference"), ({"threads": 0}, "at least 1")]
+    ("more", "why"),
+    [
+        ({"engine": "gpu"}, "known are jit, reference"),
+        ({"threads": 0}, "takes 1 to 256"),
+        ({"threads": 257}, "takes 1 to 256"),
+    ],
 )
 def test_wrong_options_are_refused(more: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Session(program_of(double()), **more)
 
 
+def test_a_program_can_be_pickled_and_a_session_says_why_not() -> None:
+    program = program_of(double())
+    assert pickle.loads(pickle.dumps(program)) == program
+    with Session(program) as session, pytest.raises(TypeError, match="make one in each process"):
+        pickle.dumps(session)
+
+
+def test_memory_that_is_not_there_is_an_hbm_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("Unable to allocate 9. GiB")
+
+    with Session(program_of(double())) as session:
+        monkeypatch.setattr(session._engine, "run", fail)
+        with pytest.raises(HbmError, match=r"more memory than this machine has \(Unable to allocate 9. GiB\)"):
+            session.run({"x": X})
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_closed_session_does_not_run(engine: str) -> None:
     with Session(program_of(double()), engine=engine) as session:
         session.run({"x": X})
-    with pytest.raises(HbmError, match="session is closed"):
-        session.run({"x": X})
+    for use in (session.run, session.intermediates):
+        with pytest.raises(HbmError, match="session is closed"):
+            use({"x": X})
     session.close()  # a second time does no harm
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
 from hbc.ir.core import Op
-from hbc.ir.types import DType
+from hbc.ir.types import DType, Quant
 
 from ..march import MarchSpec
 from .registry import legal, reject
@@ -51,6 +53,21 @@ def matmul_dtypes(op: ops.Matmul, march: MarchSpec) -> Rejection | None:
     return None
 
 
+@legal(ops.Mul)
+def product_bits(op: ops.Mul, march: MarchSpec) -> Rejection | None:
+    """The product of two integers, zero points taken off, fits 32 bits."""
+    reach = [_reach(t.dtype, t.quant) for t in (op.lhs.type, op.rhs.type) if t.quant is not None]
+    if math.prod(reach) < 1 << 31:
+        return None
+    reason = f"Here they reach {' and '.join(map(str, reach))}."
+    return reject(reason, "quantise one of them to int8, or both with a zero point of 0")
+
+
+def _reach(dtype: DType, quant: Quant) -> int:
+    lo, hi = dtype.limits
+    return max(max(hi - z, z - lo) for z in quant.zero_point)
+
+
 @legal(ops.ResizeLinear)
 def resize_dtype(op: ops.ResizeLinear, march: MarchSpec) -> Rejection | None:
     """A bilinear resize takes i8."""
@@ -58,4 +75,4 @@ def resize_dtype(op: ops.ResizeLinear, march: MarchSpec) -> Rejection | None:
     return None if dtype is DType.I8 else reject(f"Here it is {dtype.text}.", "quantise its operand to int8")
 
 
-RULES = (activation_dtype, weight_dtype, matmul_dtypes, resize_dtype)
+RULES = (activation_dtype, weight_dtype, matmul_dtypes, product_bits, resize_dtype)

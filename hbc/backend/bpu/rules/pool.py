@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
+from hbc_runtime import isa
 
 from ..march import MarchSpec
 from .registry import legal, reject
@@ -36,6 +37,14 @@ def avg_pool_window(op: ops.AvgPool, march: MarchSpec) -> Rejection | None:
     return None
 
 
+@legal(ops.Pool)
+def pool_reach(op: ops.Pool, march: MarchSpec) -> Rejection | None:
+    """A pool's dilation and pads are at most 65536."""
+    if max(*op.dilations, *op.pads) <= isa.MAX_WINDOW:
+        return None
+    return reject(f"Here dilation {op.dilations}, pads {op.pads}.", "use smaller ones")
+
+
 @legal(ops.Reduce)
 def reduced_size(op: ops.Reduce, march: MarchSpec) -> Rejection | None:
     """A reduction runs over at most 65535 elements."""
@@ -63,4 +72,6 @@ def elementwise_rank(op: ops.Binary, march: MarchSpec) -> Rejection | None:
     return reject(f"Here {op.out.type.rank}.", "merge axes by a reshape") if op.out.type.rank > MAX_RANK else None
 
 
-RULES = (max_pool_window, avg_pool_window, reduced_size, concat_operands, has_subtraction, elementwise_rank)
+RULES = (
+    max_pool_window, avg_pool_window, pool_reach, reduced_size, concat_operands, has_subtraction, elementwise_rank,
+)  # fmt: skip
