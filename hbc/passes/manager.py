@@ -177,14 +177,8 @@ class PassManager:
         `start` is the module before the stage; the passes before the last are run on it again, so that one is left.
         """
         module, left = clone(start), list(passes)
-        try:
-            while len(left) > 1:
-                ahead = clone(module)
-                left[0].run(ahead, self.target)
-                verify(ahead)
-                module, left = ahead, left[1:]
-        except Exception:  # noqa: BLE001, S110 - then the script runs the passes that are left
-            pass
+        while len(left) > 1 and (ahead := self._after(left[0], module)) is not None:
+            module, left = ahead, left[1:]
         try:
             self.crash_dir.mkdir(parents=True, exist_ok=True)
             save_module(module, self.crash_dir / "before.hbir")
@@ -194,6 +188,16 @@ class PassManager:
         except OSError:
             return ""
         return str(self.crash_dir)
+
+    def _after(self, pass_: Pass, start: Module) -> Module | None:
+        """A copy of `start` after `pass_`; None where that is the pass that breaks."""
+        ahead = clone(start)
+        try:
+            pass_.run(ahead, self.target)
+            verify(ahead)
+        except Exception:  # noqa: BLE001 - whatever a pass with a bug raises
+            return None
+        return ahead
 
 
 def repro_script(passes: Sequence[Pass], module: Module) -> str:
