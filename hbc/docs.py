@@ -103,7 +103,7 @@ def ops_page() -> str:
     """Every op: what it computes, its constraints, operands and attributes, and how it runs on the BPU."""
     parts = [
         "# Ops\n",
-        NOTICE.format("the op table (`hbc/ir/ops`) and the instruction set (`runtime/isa.py`)"),
+        NOTICE.format("the op table (`hbc/ir/ops`) and the instruction set (`runtime/isa`)"),
         ABOUT_OPS,
     ]
     for module, title in FAMILIES.items():

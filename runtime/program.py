@@ -1,7 +1,7 @@
 """`Program`: what the compiler emits, the container stores and the executor runs. Frozen, plain values.
 
 A program is made of models; a model is a list of tensors (where their bytes lie) and of segments (what to do with
-them, in order). A BPU segment is a list of instructions (`isa.py`); a CPU segment is an embedded ONNX model.
+them, in order). A BPU segment is a list of instructions (`isa`); a CPU segment is an embedded ONNX model.
 """
 
 from __future__ import annotations
