@@ -56,8 +56,3 @@ class Rewriter:
             after.name = before.name
         self.graph.replace_uses(before, after)
         self.changes += 1
-
-    def move_before(self, op: Op, anchor: Op) -> None:
-        """Move `op` (whose operands are all defined before `anchor`) to just before `anchor`."""
-        self.graph.ops.remove(op)
-        self.graph.ops.insert(self.graph.ops.index(anchor), op)

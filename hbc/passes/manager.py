@@ -39,11 +39,6 @@ class Stage:
         object.__setattr__(self, "passes", tuple(self.passes))  # lists and sets read better in a table of stages
         object.__setattr__(self, "forbids", frozenset(self.forbids))
 
-    def with_options(self, cls: type[Pass], **options: object) -> Stage:
-        """This stage with other options for its passes of class `cls`."""
-        assert any(isinstance(p, cls) for p in self.passes), f"stage {self.name!r} has no {cls.__name__}"
-        return replace(self, passes=tuple(replace(p, **options) if isinstance(p, cls) else p for p in self.passes))
-
     def broken_promise(self, module: Module) -> str | None:
         """What the stage promised and `module` does not keep, or None."""
         for op in module.graph.ops:

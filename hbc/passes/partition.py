@@ -96,10 +96,14 @@ def _unfold(graph: Graph, refused: dict[Op, Rejection]) -> dict[Op, Rejection]:
         body.append(op)
         return op.out
 
+    reals: dict[Value, Value] = {}
+
     def as_real(value: Value | None, op: Op) -> Value | None:
         if value is None or value.type.quant is None:
             return value
-        return add(make_op(ops.Dequantize, [value], {}, op.loc))
+        if value not in reals:
+            reals[value] = add(make_op(ops.Dequantize, [value], {}, op.loc))
+        return reals[value]
 
     for op in graph.ops:
         if op not in refused:

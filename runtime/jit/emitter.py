@@ -249,10 +249,6 @@ class Emitter:
         with self.b.if_then(condition):
             yield
 
-    def choose(self, condition: ir.Value, yes: ir.Value | int, no: ir.Value | int) -> ir.Value:
-        """`yes if condition else no`, both already computed; ints are i64."""
-        return self.b.select(condition, i64(yes), i64(no))
-
 
 def size_of(scalar: ir.Type) -> int:
     """Bytes of one element of an LLVM scalar type."""

@@ -36,10 +36,8 @@ class MarchSpec:
     max_avg_kernel: int  # [ops]
     max_pool_stride: int  # [ops]
     max_global_pool: int  # H·W of a global average [ops]
-    max_size: int  # H, W, C of a feature map [ops]
     max_linear: int  # rows and columns of linear and matmul [ops]
     max_concat: int  # operands of a concat [ops]
-    has_linear: bool = True
     has_sub: bool = True
 
     @property
@@ -57,14 +55,14 @@ _BAYES = {
     "activations": (DType.I8, DType.I16), "weights": (DType.I8,),
     "max_kernel": 32, "max_conv_stride": 256, "max_dilation": 16, "max_conv_channels": 8192, "max_kernel_volume": 65535,
     "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
-    "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65536, "max_size": 65536,
+    "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65536,
     "max_linear": 8192, "max_concat": 1024,
 }  # fmt: skip
 _NASH = {
     "activations": (DType.I8, DType.I16), "weights": (DType.I8, DType.I16),
     "max_kernel": 31, "max_conv_stride": 256, "max_dilation": 18, "max_conv_channels": 8192, "max_kernel_volume": 65536,
     "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
-    "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65535, "max_size": 65536,
+    "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65535,
     "max_linear": 8192, "max_concat": 1024,
 }  # fmt: skip
 
@@ -75,7 +73,7 @@ MARCHES: dict[str, MarchSpec] = {
             "bernoulli2", "RDK X3, J3", cores=2, tops=5, activations=(DType.I8,), weights=(DType.I8,),
             max_kernel=7, max_conv_stride=256, max_dilation=16, max_conv_channels=2048, max_kernel_volume=32768,
             max_conv_pad=256, max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
-            max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192, max_size=65536,
+            max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192,
             max_linear=2048, max_concat=1024, has_sub=False,
         ),
         MarchSpec("bayes", "J5, RDK Ultra", cores=2, tops=128, **_BAYES),  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import numpy as np
 
 from hbc_runtime import isa, reference
 
-from ..core import Op, Value
+from ..core import Op
 from ..define import attr, define_op, operand
 from ..semantics import Semantics
 from ..types import TensorType
@@ -72,8 +72,3 @@ def _bpu_op(instruction: type[isa.Instruction]) -> type[BpuOp]:
 
 
 BPU_OPS: dict[type[isa.Instruction], type[BpuOp]] = {c: _bpu_op(c) for c in isa.INSTRUCTIONS.values()}
-
-
-def operand_values(op: BpuOp) -> tuple[Value | None, ...]:
-    """The operands as the instruction lists them: optional ones that were left out are None."""
-    return tuple(op.operands)

@@ -143,9 +143,8 @@ def test_an_unsound_module_is_refused_before_any_pass(manager: PassManager) -> N
     assert manager.events == []
 
 
-def test_stages_take_other_options() -> None:
-    stage = Stage("fuse", (Raise(), Refuse())).with_options(Raise, by=3.0)
-    assert stage.passes == (Raise(by=3.0), Refuse())
+def test_a_stage_is_described_with_its_options() -> None:
+    stage = Stage("fuse", (Raise(by=3.0), Refuse()))
     assert describe([stage]) == "fuse       raise-low{by=3.0}, refuse"
 
 

@@ -65,7 +65,7 @@ def test_a_march_without_i16_computes_in_reals(arith: str) -> None:
     expected = Session(nash.emit(wide)).run({"x": x})["y"]
     for engine in ("jit", "reference"):
         y = Session(program, engine=engine).run({"x": x})["y"]
-        assert np.abs(y - expected).max() <= 0.001 * 4  # a few quanta: each border rounds once
+        assert np.abs(y - expected).max() <= 0.003 * 1.001  # 1 step of the coarsest scale on the way
 
 
 def test_a_pool_with_an_absurd_dilation_runs_on_the_cpu() -> None:
