@@ -11,8 +11,10 @@ RUNTIME_PACKAGES = ["hbc_runtime", *(f"hbc_runtime.{name}" for name in find_pack
 
 TORCH = ["torch>=2.4"]
 CPU = ["onnxruntime>=1.20"]
+IMAGES = ["pillow>=10", "pydantic>=2", "pyyaml>=6"]
 DEV = [
     *CPU,
+    *IMAGES,
     "hypothesis>=6.100",
     "mypy==2.4.1",  # as ruff: a newer one finds new faults, and that is a change of its own
     "pytest>=8",
@@ -44,7 +46,12 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["hbc", "hbc.*"]), *RUNTIME_PACKAGES],
     package_dir={"hbc_runtime": "runtime"},  # "runtime" would claim a generic top-level name
-    package_data={"hbc": ["py.typed"], "hbc_runtime": ["py.typed"], "hbc_runtime.hbm": ["*.fbs"]},
+    package_data={
+        "hbc": ["py.typed"],
+        "hbc.verify": ["page.css", "page.js"],
+        "hbc_runtime": ["py.typed"],
+        "hbc_runtime.hbm": ["*.fbs"],
+    },
     include_package_data=False,  # exactly the files above, whatever MANIFEST.in adds to the source archive
     install_requires=[
         "click>=8.1",
@@ -54,7 +61,7 @@ setup(
         "onnx>=1.18",  # the first that knows opset 23
         "rich>=13",
     ],
-    extras_require={"cpu": CPU, "dev": DEV, "torch": TORCH},
+    extras_require={"cpu": CPU, "dev": DEV, "images": IMAGES, "torch": TORCH},
     entry_points={"console_scripts": ["hbc = hbc.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -80,12 +80,18 @@ def behind_moves(model: Model, tensor: int) -> Tensor:
     return model.tensors[at]
 
 
+def accumulates(op: isa.Instruction) -> bool:
+    """True for instructions whose accumulator may be an output (NUMERICS 6)."""
+    return isinstance(op, isa.Conv2d | isa.ConvTranspose2d | isa.Matmul)
+
+
 def macs(model: Model) -> int:
     """Multiply-accumulates of one run: convolutions and matrix products."""
-    return sum(_macs(model, op) for op in instructions(model))
+    return sum(instruction_macs(model, op) for op in instructions(model))
 
 
-def _macs(model: Model, op: isa.Instruction) -> int:
+def instruction_macs(model: Model, op: isa.Instruction) -> int:
+    """Multiply-accumulates of one instruction; 0 for what multiplies no matrices."""
     if isinstance(op, isa.Conv2d):
         return model.tensors[op.outputs[0]].elements * _taps(model, op.inputs[1])
     if isinstance(op, isa.ConvTranspose2d):

@@ -26,7 +26,7 @@ from hbc_runtime.jit.kernels import KERNELS
 
 @dataclass(frozen=True)
 class OpRow:
-    """One op of the IR. `bpu`: how it runs there; `cpu` where it doesn't."""
+    """One op of the IR. `bpu`: how it runs there where it is quantised; `cpu` where it never does."""
 
     name: str
     summary: str
@@ -114,6 +114,10 @@ def _how(cls: type[Op]) -> str:
         return "integers"
     if issubclass(cls, Unary):
         return "look-up table"
+    if issubclass(cls, ops.Composite):
+        return "several instructions"
+    if issubclass(cls, ops.Binary):
+        return "product or table"
     return "folded" if cls is ops.Const else "cpu"
 
 

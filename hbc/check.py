@@ -12,40 +12,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hbc.diagnostics import HbcError, error
+from hbc.diagnostics import CannotCompare, HbcError, error
 from hbc_runtime import Session
-from hbc_runtime.program import BpuSegment, Model, Program, Tensor, TensorInfo
-from hbc_runtime.types import DType, Quant
+from hbc_runtime.program import Model, Program, Tensor, TensorInfo
+from hbc_runtime.types import DType, holds
 
 from .analysis import behind_moves
 from .backend.cpu.probe import Probe, inner_tensors
 from .opwise import OpResult
 from .samples import Sample
+from .verify.measure import Distance, finite, measure, worst
+from .verify.program_stage import makers as makers_of
+from .verify.stored import as_stored, to_reals
 from .words import shape_text
 
 Array = npt.NDArray[Any]
 TOLERANCE = 0.999  # of cosine similarity
-HALVES = {DType.U8: 128, DType.U16: 32768}  # how far a zero point lies above the one after the sign is flipped
 
 
 class CheckError(HbcError):
     """A program and a model cannot be compared."""
 
+    FAMILY = CannotCompare
+
 
 @dataclass(frozen=True)
-class Difference:
-    """How far one array is from another.
+class Difference(Distance):
+    """How far one array is from another, and whether the two decide alike.
 
-    `equal`: the share of elements that are exactly equal. `max_abs`: the largest difference; `max_quanta`: the same in
-    quantisation steps, where there is one. `cosine`: of the two as vectors. `argmax`: the share of positions at which
-    both have their largest class at the same index, where there is an axis of classes. `iou`: for a map of
-    probabilities (one channel, all in 0..1), how far the regions above 1/2 overlap.
+    `argmax`: the share of positions at which both have their largest class at the same index, where there is an axis of
+    classes. `iou`: for a map of probabilities (one channel, all in 0..1), how far the regions above 1/2 overlap.
     """
 
-    equal: float
-    max_abs: float
-    max_quanta: float | None
-    cosine: float
     argmax: float | None
     iou: float | None
 
@@ -107,7 +105,7 @@ class CheckResult:
         """The result as JSON values."""
         worst = None if self.worst is None else dataclasses.asdict(self.worst)
         head = {"passed": self.passed, "ops_passed": self.ops_passed}
-        return _finite({**head, **dataclasses.asdict(self), "worst": worst})
+        return finite({**head, **dataclasses.asdict(self), "worst": worst})
 
 
 def check_program(
@@ -145,33 +143,11 @@ def _require_same_outputs(ours: Model, theirs: Probe, model: Path) -> None:
 def difference(got: Array, want: Array, *, quantum: float | None = None) -> Difference:
     """How far `got` is from `want`, two arrays of one shape. NaN equals NaN."""
     a, b = got.astype(np.float64), want.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):  # inf − inf
-        apart = np.where(same, 0.0, np.abs(a - b))
-    largest = math.inf if np.isnan(apart).any() else float(apart.max(initial=0.0))
-    return Difference(
-        equal=float(same.mean()) if same.size else 1.0,
-        max_abs=largest,
-        max_quanta=None if quantum is None else largest / quantum,
-        cosine=1.0 if same.all() else cosine(a, b),
-        argmax=_argmax_agreement(a, b),
-        iou=_iou(a, b),
-    )
+    return _decided(measure(a, b, quantum=quantum), argmax=_argmax_agreement(a, b), iou=_iou(a, b))
 
 
-def cosine(a: Array, b: Array) -> float:
-    """The cosine of the angle between two arrays as float64 vectors: 0 where one of them is 0 or not finite.
-
-    Two single numbers have no angle worth the name: for them it is 1 − |a − b| / max(|a|, |b|).
-    """
-    x, y = a.ravel(), b.ravel()
-    largest = [float(np.abs(v).max(initial=0.0)) for v in (x, y)]
-    if not all(0 < m < math.inf for m in largest):
-        return 0.0
-    if x.size == 1:
-        return 1.0 - float(abs(x[0] - y[0])) / max(largest)
-    x, y = (v / m for v, m in zip((x, y), largest, strict=True))  # so that squares neither overflow nor vanish
-    return float(x @ y) / float(np.linalg.norm(x) * np.linalg.norm(y))
+def _decided(d: Distance, argmax: float | None, iou: float | None) -> Difference:
+    return Difference(d.equal, d.max_abs, d.max_quanta, d.cosine, d.sqnr, argmax, iou)
 
 
 def _argmax_agreement(a: Array, b: Array) -> float | None:
@@ -199,28 +175,28 @@ def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: floa
     rows, passed, theirs = [], True, []
     for ours, plain, optimised in runs:
         want = plain[info.name]
-        if want.shape != info.shape:
+        if not holds(info.shape, DType.of(want.dtype), want):
             why = f"the program gives {shape_text(info.shape)}, ONNX Runtime {shape_text(want.shape)}"
             raise error(CheckError, f"output {info.name!r} has two shapes", why=why, hint="--shape, as at compilation")
-        row = difference(ours[info.name], want, quantum=quantum)
-        own = difference(optimised[info.name], want).cosine
+        row = _sized_difference(ours[info.name], want, quantum)
+        own = _sized_difference(optimised[info.name], want, None).cosine
         passed &= row.cosine >= min(tolerance, own)
         rows.append(row)
         theirs.append(own)
     return OutputResult(info.name, _worst(rows), min(theirs, default=None), passed)
 
 
+def _sized_difference(got: Array, want: Array, quantum: float | None) -> Difference:
+    """As `difference`; where a size that depends on the data came out otherwise, nothing of `got` is right."""
+    if got.shape == want.shape:
+        return difference(got, want, quantum=quantum)
+    return Difference(equal=0.0, max_abs=math.inf, max_quanta=None, cosine=0.0, sqnr=-math.inf, argmax=None, iou=None)
+
+
 def _worst(rows: Sequence[Difference]) -> Difference:
-    quanta = [r.max_quanta for r in rows if r.max_quanta is not None]
     shares = {name: [v for r in rows if (v := getattr(r, name)) is not None] for name in ("argmax", "iou")}
     means = {name: float(np.mean(values)) if values else None for name, values in shares.items()}
-    return Difference(
-        equal=float(np.mean([r.equal for r in rows])),
-        max_abs=max(r.max_abs for r in rows),
-        max_quanta=max(quanta, default=None),
-        cosine=min(r.cosine for r in rows),
-        **means,
-    )
+    return _decided(worst(rows), **means)
 
 
 def _quantum(model: Model, info: TensorInfo) -> float | None:
@@ -241,7 +217,7 @@ def _inner(program: Program, model: Path, sample: Sample, threads: int) -> tuple
     with Session(program, engine="reference") as session:
         ours = session.intermediates(sample)
         tensors = session.model.tensors
-        makers = _makers(session.model)
+        makers = {index: (nodes, op) for index, nodes, op in makers_of(session.model)}
     shared = set(ours) & set(inner_tensors(model))
     theirs = Probe(model, optimised=False, threads=threads, expose=sorted(shared)).run(sample)
     results = []
@@ -255,18 +231,6 @@ def _inner(program: Program, model: Path, sample: Sample, threads: int) -> tuple
     return tuple(results)
 
 
-def _makers(model: Model) -> dict[int, tuple[tuple[str, ...], str]]:
-    """What makes each tensor, in running order: source nodes and the instruction."""
-    makers: dict[int, tuple[tuple[str, ...], str]] = {}
-    for segment in model.segments:
-        if isinstance(segment, BpuSegment):
-            for op in segment.instructions:
-                makers.update(dict.fromkeys(op.outputs, (op.loc, op.opcode.name.lower())))
-        else:
-            makers.update(dict.fromkeys(segment.outputs, (segment.loc, "cpu")))
-    return makers
-
-
 def compare_tensor(ours: Array, tensor: Tensor, theirs: Array) -> Difference | None:
     """Our integers (in the program's layout) against ONNX Runtime's tensor of the same name (in the model's), as reals.
 
@@ -275,34 +239,8 @@ def compare_tensor(ours: Array, tensor: Tensor, theirs: Array) -> Difference | N
     """
     if theirs.dtype.kind != "f" and tensor.quant is not None and tensor.quant.axis is not None:
         return None
-    a, b = to_reals(ours, tensor.quant), to_reals(theirs, _as_stored(tensor, theirs))
+    a, b = to_reals(ours, tensor.quant), to_reals(theirs, as_stored(tensor.dtype, tensor.quant, theirs.dtype))
     quantum = None if tensor.quant is None else max(tensor.quant.scale)
     views = [a] if a.ndim != 4 else [a, a.transpose(0, 3, 1, 2)]  # NHWC inside, NCHW in the model
     rows = [difference(v, b, quantum=quantum) for v in views if v.shape == b.shape]
     return max(rows, key=lambda r: (r.cosine, r.equal), default=None)
-
-
-def to_reals(q: Array, quant: Quant | None) -> Array:
-    """`scale · (q − zero_point)` in float64; plain numbers stay as they are."""
-    if quant is None:
-        return q.astype(np.float64)
-    shape = [-1 if i == quant.axis else 1 for i in range(q.ndim)]
-    scale, zero_point = (np.asarray(v, np.float64).reshape(shape) for v in (quant.scale, quant.zero_point))
-    return np.asarray(scale * (q.astype(np.float64) - zero_point))
-
-
-def _as_stored(tensor: Tensor, theirs: Array) -> Quant | None:
-    """How ONNX Runtime's integers stand for reals: by our scales, the zero point moved back where we flip the sign."""
-    if theirs.dtype.kind == "f" or tensor.quant is None:
-        return None
-    move = HALVES.get(DType.of(theirs.dtype), 0) - HALVES.get(tensor.dtype, 0)
-    return Quant(tensor.quant.scale, tuple(z + move for z in tensor.quant.zero_point), tensor.quant.axis)
-
-
-def _finite(value: Any) -> Any:
-    """The value with what JSON has no number for (inf, NaN) as text."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hbc import frontend
 from hbc.backend.bpu.target import Target
-from hbc.diagnostics import EmitError, error
+from hbc.diagnostics import CpuRefused, EmitError, ZeroPointRefused, error
 from hbc.ir.core import Module
 from hbc.ir.location import NodeLoc
 from hbc.passes.manager import PassEvent, PassManager
@@ -20,7 +20,7 @@ from hbc_runtime.program import Program
 
 from .files import write_atomically
 from .options import CompileOptions, pick
-from .report import Report, source_nodes
+from .report import Constants, Report, constant_operands, constant_rows, source_nodes
 from .words import plural, shape_text
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ def compile_model(
 ) -> Compiled:
     """Compile `source` (a path, a file's bytes, or a ModelProto). Raises HbcError where it cannot be compiled."""
     target = Target(options.march, options.arith)
-    module, nodes = _lowered(source, options, target, None, on_event)
+    lowered = _lowered(source, options, target, None, on_event)
     with _stage("emit", 0, on_event):
-        program = target.emit(module)
-    report = Report.of(module, program, nodes)
+        program = target.emit(lowered.module)
+    report = Report.of(lowered.module, program, lowered.nodes, constant_rows(lowered.read, lowered.placed))
     _refuse(report, options)
-    return Compiled(program, report, module)
+    return Compiled(program, report, lowered.module)
 
 
 def lower_model(
@@ -92,7 +92,17 @@ def lower_model(
     target = Target(options.march, options.arith)
     if stop_after is not None:
         pick("stage", stop_after, ["load", *(s.name for s in target.pipeline)])
-    return _lowered(source, options, target, stop_after, on_event)[0]
+    return _lowered(source, options, target, stop_after, on_event).module
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """A module after the stages, the user's nodes, and the constants that ops read: as read, and as placed."""
+
+    module: Module
+    nodes: tuple[NodeLoc, ...]
+    read: Constants
+    placed: Constants
 
 
 def _lowered(
@@ -101,20 +111,22 @@ def _lowered(
     target: Target,
     stop_after: str | None,
     on_event: OnEvent | None,
-) -> tuple[Module, tuple[NodeLoc, ...]]:
+) -> _Lowered:
     with _stage("load", 0, on_event):
         module = frontend.load(source, options.shape_map)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
     module.metadata.update({f"option.shape.{name}": shape_text(dims) for name, dims in options.shape_map.items()})
     nodes = source_nodes(module)
+    read = placed = constant_operands(module)
     manager = PassManager(target, on_event=on_event)
     for stage in () if stop_after == "load" else target.pipeline:
         with _stage(stage.name, len(stage.passes), on_event) as done:
             done.rewrites = manager.run(stage, module)
+        placed = constant_operands(module) or placed  # once ops are instructions there are none
         if stage.name == stop_after:
             break
-    return module, nodes
+    return _Lowered(module, nodes, read, placed)
 
 
 @dataclass
@@ -143,10 +155,10 @@ def _refuse(report: Report, options: CompileOptions) -> None:
             f"{plural(len(rows), 'tensor')} with a zero point, which a real BPU would refuse",
             why=why,
             hint=hint,
+            kind=ZeroPointRefused,
         )
     reasons = [r for s in report.segments if s.device == "cpu" for r in s.reasons]
     if reasons and not options.cpu_fallback:
         hint = "change these nodes, or allow the CPU (leave out --no-cpu-fallback)"
-        raise error(
-            EmitError, f"{plural(len(reasons), 'node')} would run on the CPU", why="\n".join(reasons), hint=hint
-        )
+        title = f"{plural(len(reasons), 'node')} would run on the CPU"
+        raise error(EmitError, title, why="\n".join(reasons), hint=hint, kind=CpuRefused)

@@ -8,20 +8,32 @@ import stat
 import tempfile
 from pathlib import Path
 
-from hbc.diagnostics import OptionError, error
+from hbc.diagnostics import CannotWrite, OptionError, error
 
 
 def check_writable(path: Path) -> None:
     """OptionError where `path` cannot be written: asked before the work, so that minutes of it are not lost."""
     if path.is_dir():
-        raise error(OptionError, "the output is a folder", where=str(path), hint="give the name of a file in it")
+        raise error(
+            OptionError,
+            "the output is a folder",
+            where=str(path),
+            hint="give the name of a file in it",
+            kind=CannotWrite,
+        )
     folder = _target(path).parent
     if not folder.is_dir():
-        raise error(OptionError, "the output's folder doesn't exist", where=str(path), hint=f"mkdir -p {folder}")
+        raise error(
+            OptionError,
+            "the output's folder doesn't exist",
+            where=str(path),
+            hint=f"mkdir -p {folder}",
+            kind=CannotWrite,
+        )
     writes_in_place = path.exists() and not _is_regular(path)
     if not os.access(path if writes_in_place else folder, os.W_OK):
         why = f"{path if writes_in_place else folder} may not be written to"
-        raise error(OptionError, "the output can't be written", where=str(path), why=why)
+        raise error(OptionError, "the output can't be written", where=str(path), why=why, kind=CannotWrite)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

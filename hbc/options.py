@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from hbc.diagnostics import OptionError, error, nearest
+from hbc.diagnostics import BadShape, OptionError, UnknownName, error, nearest
 from hbc.ir.semantics import ARITHS, MARCHES
 
 MARCH_ALIASES = {"nash": "nash-e"}
@@ -68,19 +68,21 @@ def pick(what: str, name: object, known: Iterable[str]) -> str:
         return name
     guess = nearest(str(name), names, limit=1)
     hint = f"{guess} Known are {', '.join(names)}" if guess else f"one of {', '.join(names)}"
-    raise error(OptionError, f"there is no {what} {name!r}", hint=hint)
+    raise OptionError(UnknownName(kind=what, name=str(name), title=f"there is no {what} {name!r}", hint=hint))
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """`NAME=1x3x224x224` → (name, dims). The name may hold `=`; a bare `NAME=` is a scalar."""
     name, equals, dims = text.rpartition("=")
     if not equals or not name:
-        raise error(OptionError, f"shape {text!r} has no name", hint="write it as NAME=1x3x224x224")
+        raise error(OptionError, f"shape {text!r} has no name", hint="write it as NAME=1x3x224x224", kind=BadShape)
     try:
         sizes = tuple(int(d) for d in dims.replace(",", "x").split("x")) if dims else ()
     except ValueError:
         hint = f"write it as {name}=1x3x224x224"
-        raise error(OptionError, f"in shape {text!r}, {dims!r} isn't a list of sizes", hint=hint) from None
+        raise error(
+            OptionError, f"in shape {text!r}, {dims!r} isn't a list of sizes", hint=hint, kind=BadShape
+        ) from None
     return _checked_shape(name, sizes)
 
 
@@ -90,20 +92,24 @@ def _checked_shapes(shapes: Shapes | Mapping[str, Iterable[int]]) -> Shapes:
     for name, dims in pairs:
         key, sizes = _checked_shape(name, dims)
         if out.setdefault(key, sizes) != sizes:
-            raise error(OptionError, f"input {key!r} is given two shapes, {_text(out[key])} and {_text(sizes)}")
+            raise error(
+                OptionError, f"input {key!r} is given two shapes, {_text(out[key])} and {_text(sizes)}", kind=BadShape
+            )
     return tuple(out.items())
 
 
 def _checked_shape(name: object, dims: Iterable[int]) -> tuple[str, tuple[int, ...]]:
     if not isinstance(name, str):
-        raise error(OptionError, f"shapes go by input name, not by {name!r}")
+        raise error(OptionError, f"shapes go by input name, not by {name!r}", kind=BadShape)
     try:
         sizes = tuple(int(d) for d in dims)
     except (TypeError, ValueError):
         hint = "give a sequence of sizes such as (1, 3, 224, 224)"
-        raise error(OptionError, f"the shape of {name!r} is {dims!r}", hint=hint) from None
+        raise error(OptionError, f"the shape of {name!r} is {dims!r}", hint=hint, kind=BadShape) from None
     if any(d < 1 for d in sizes):
-        raise error(OptionError, f"the shape of {name!r} is {_text(sizes)}", why="every size must be 1 or more")
+        raise error(
+            OptionError, f"the shape of {name!r} is {_text(sizes)}", why="every size must be 1 or more", kind=BadShape
+        )
     return name, sizes
 
 

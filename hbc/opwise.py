@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hbc.backend.bpu.target import Target
-from hbc.backend.cpu import engine
 from hbc.backend.cpu.probe import Probe, inner_tensors
 from hbc.driver import lower_model
 from hbc.ir import fixed_point, ops
 from hbc.ir.core import Module, Op, Value
-from hbc.ir.interpreter import evaluate
 from hbc.ir.location import node_names
 from hbc.ir.ops.quant import FLIPPED, flip_array
 from hbc.ir.types import DType
 from hbc.options import CompileOptions
+from hbc.verify.ir_stage import ir_stage
+from hbc.verify.stage import Place
 
 Array = npt.NDArray[Any]
 
@@ -70,29 +70,33 @@ def compare_ops(module: Module, inputs: Mapping[str, Array], theirs: Mapping[str
     The module has left the `quantize` stage. An op reads their tensors where they have them, else what hbc computes
     from theirs. Not compared: ops whose result they don't have, and ops that the march refuses (they run in reals).
     """
+    stage = ir_stage(module, "ir:quantize", "")
     target = Target(module.march, module.arith)
-    values: dict[Value, Array] = {arg: np.asarray(inputs[str(arg.name)]) for arg in module.graph.args}
+    names = {p.name: v for v, p in stage.at.items() if isinstance(v, Value) and _is_judged(v, target)}
     results = []
-    for op in module.graph.ops:
-        operands = [None if v is None else values[v] for v in op.operands]
-        made = evaluate(op, target.semantics, operands, cpu=engine.evaluate)
-        for value, ours in zip(op.results, made, strict=True):
-            want = _as_ours(value, theirs.get(value.name or ""))
-            values[value] = ours if want is None else want
-            arithmetic = fixed_point.is_fixed(op) or isinstance(op, ops.Lut)
-            if want is not None and arithmetic and target.legal(op) is None:
-                results.append(_compared(op, value, ours, want))
+    bound = {str(arg.name): np.asarray(inputs[str(arg.name)]) for arg in module.graph.args}
+    for step in stage.walk(bound, lambda place, like: _as_ours(place, like, theirs)):
+        want = _as_ours(step.place, step.total, theirs)
+        value = names.get(step.place.name)
+        if want is not None and value is not None and value.op is not None and step.own is not None:
+            results.append(_compared(value.op, value, step.own, want))
     return results
 
 
-def _as_ours(value: Value, theirs: Array | None) -> Array | None:
-    """Their integers in the value's own dtype; None where they have none of its shape."""
-    if theirs is None or value.type.quant is None or theirs.shape != value.type.shape:
+def _is_judged(value: Value, target: Target) -> bool:
+    op = value.op
+    return op is not None and (fixed_point.is_fixed(op) or isinstance(op, ops.Lut)) and target.legal(op) is None
+
+
+def _as_ours(place: Place, like: Array, theirs: Mapping[str, Array]) -> Array | None:
+    """Their integers in `like`'s dtype; None where they have none of its shape."""
+    array = theirs.get(place.name)
+    if array is None or place.quant is None or array.dtype.kind not in "iu" or array.shape != like.shape:
         return None
-    if theirs.dtype == value.type.dtype.numpy:
-        return theirs
-    flips = FLIPPED.get(value.type.dtype)
-    return flip_array(theirs) if flips is not None and DType.of(theirs.dtype) is flips else None
+    if array.dtype == like.dtype:
+        return array
+    flips = FLIPPED.get(DType.of(like.dtype))
+    return flip_array(array) if flips is not None and DType.of(array.dtype) is flips else None
 
 
 def _compared(op: Op, value: Value, ours: Array, want: Array) -> OpResult:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import HbmError, HbmFormatError, MissingDependency
+from .errors import HbmFormatError, MissingDependency, SegmentFailed
 from .program import CpuSegment, Model
 
 Array = npt.NDArray[Any]
@@ -45,14 +45,14 @@ class CpuRunner:
             raise HbmFormatError(msg)
 
     def run(self, ins: Sequence[Array]) -> list[Array]:
-        """The segment's results, of its tensors' shapes and dtypes. Raises HbmError where others come out."""
+        """The segment's results, of its tensors' dtypes, ranks and static sizes. HbmError where others come out."""
         try:
             results = self.session.run(None, dict(zip(self.input_names, ins, strict=True)))
         except Exception as err:  # as above
             msg = f"{self.where}: ONNX Runtime failed: {_line(err)}"
-            raise HbmError(msg) from err
+            raise SegmentFailed(msg) from err
         for tensor, y in zip(self.outputs, results, strict=True):
-            if not isinstance(y, np.ndarray) or y.shape != tensor.shape or y.dtype != tensor.dtype.numpy:
+            if not isinstance(y, np.ndarray) or not tensor.holds(y):
                 got = f"{y.dtype} {y.shape}" if isinstance(y, np.ndarray) else type(y).__name__
                 msg = f"{self.where}: {tensor.name!r} came out as {got}, not {tensor.dtype.numpy} {tensor.shape}{_TRY}"
                 raise HbmFormatError(msg)

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .cpu import CpuRunner
-from .errors import HbmError
+from .errors import OutOfMemory
 from .isa import Instruction
 from .program import ALIGN, BpuSegment, Model, Storage, Tensor
+from .types import DYNAMIC
 
 Array = npt.NDArray[Any]
 Runners = Mapping[int, CpuRunner]  # by segment number
@@ -72,7 +73,7 @@ class ReferenceEngine:
         except MemoryError as err:
             where = f"{op.opcode.name} of {', '.join(map(repr, op.loc)) or 'no node'}"
             msg = f"the reference of {where} needs more memory than this machine has ({err}); try engine='jit'"
-            raise HbmError(msg) from err
+            raise OutOfMemory(msg) from err
 
 
 def _steps(model: Model) -> Iterator[tuple[int, Instruction | None, tuple[int, ...], tuple[int, ...]]]:
@@ -106,7 +107,7 @@ class JitEngine:
         self.arenas: list[Array] = []  # append and pop are atomic
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        outputs = [np.empty(o.shape, o.dtype.numpy) for o in self.model.outputs]
+        outputs = [np.empty(_room(o.shape), o.dtype.numpy) for o in self.model.outputs]
         arena = self._borrow_arena()
         ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
         for number, segment in enumerate(self.model.segments):
@@ -115,7 +116,7 @@ class JitEngine:
                 continue
             views = [self._view(self.model.tensors[i], arena, inputs, outputs) for i in segment.inputs]
             for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
-                self._view(self.model.tensors[i], arena, inputs, outputs)[...] = y
+                self._store(self.model.tensors[i], y, arena, inputs, outputs)
         self.arenas.append(arena)  # after an error it is dropped instead
         return outputs
 
@@ -129,11 +130,22 @@ class JitEngine:
         except IndexError:
             return aligned(self.model.arena_size)
 
+    def _store(self, t: Tensor, y: Array, arena: Array, inputs: Sequence[Array], outputs: list[Array]) -> None:
+        if t.is_dynamic:  # an output that nothing else touches: the array itself
+            outputs[t.index] = y
+        else:
+            self._view(t, arena, inputs, outputs)[...] = y
+
     def _view(self, t: Tensor, arena: Array, inputs: Sequence[Array], outputs: Sequence[Array]) -> Array:
         if t.storage in {Storage.INPUT, Storage.OUTPUT}:
             return (inputs if t.storage is Storage.INPUT else outputs)[t.index].reshape(t.shape)
         base = arena if t.storage is Storage.ARENA else self.constants
         return base[t.offset : t.offset + t.nbytes].view(t.dtype.numpy).reshape(t.shape)
+
+
+def _room(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape to make room for: none where a size is dynamic, as the run will bring an array of its own."""
+    return (0,) if DYNAMIC in shape else shape
 
 
 def _constants(model: Model) -> Array:
@@ -147,12 +159,12 @@ def _constants(model: Model) -> Array:
 
 
 def aligned(size: int) -> npt.NDArray[np.uint8]:
-    """`size` bytes at a 64-byte aligned address. Raises HbmError where there is no such memory."""
+    """`size` bytes at a 64-byte aligned address. Raises OutOfMemory where there is none."""
     try:
         room = np.empty(size + ALIGN, np.uint8)
     except MemoryError as err:
         msg = f"a run of this model needs an arena of {size} bytes, which this machine does not have"
-        raise HbmError(msg) from err
+        raise OutOfMemory(msg) from err
     start = -_address(room) % ALIGN
     return room[start : start + size]
 

@@ -102,7 +102,7 @@ class _Replay:
             msg = f"{where} writes {self.name(tensor)}, which lies in {t.storage.name}"
             raise ValueError(msg)
         self._own(tensor)
-        if t.nbytes == 0:  # nothing to lose, nothing to overwrite
+        if t.is_dynamic or t.nbytes == 0:  # nothing to lose, nothing to overwrite
             return
         buffer = self.buffers.setdefault((t.storage, t.index), _Buffer())
         for other in buffer.write(t.offset, t.offset + t.nbytes, tensor):

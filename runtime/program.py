@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .isa import Instruction
-from .types import DType, Layout, Quant
+from .types import DYNAMIC, DType, Layout, Quant, holds
 
 ALIGN = 64  # bytes: one cache line, and the widest vector load
 
@@ -30,7 +30,10 @@ class Storage(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """One value of a model: shape and dtype (row-major, dense), and where its bytes lie."""
+    """One value of a model: shape and dtype (row-major, dense), and where its bytes lie.
+
+    A size of an output may be DYNAMIC: a CPU segment makes the array anew in each run, and nothing else touches it.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -41,19 +44,31 @@ class Tensor:
     quant: Quant | None = None
 
     @property
+    def is_dynamic(self) -> bool:
+        """True where a size is known only once the model has run."""
+        return DYNAMIC in self.shape
+
+    @property
     def elements(self) -> int:
-        """How many elements the tensor has."""
+        """How many elements the tensor has. Raises ValueError where a size is dynamic."""
+        if self.is_dynamic:
+            msg = f"the size of {self.name!r} is known only once the model has run"
+            raise ValueError(msg)
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the tensor takes."""
+        """How many bytes the tensor takes. Raises ValueError where a size is dynamic."""
         return self.elements * self.dtype.size
+
+    def holds(self, array: np.ndarray) -> bool:
+        """True where `array` has the tensor's dtype, rank and static sizes."""
+        return holds(self.shape, self.dtype, array)
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One input or output of a model as its user sees it."""
+    """One input or output of a model as its user sees it. Sizes of outputs may be DYNAMIC (see `Tensor`)."""
 
     name: str
     shape: tuple[int, ...]

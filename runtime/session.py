@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .binding import bind
 from .cpu import CpuRunner
 from .engines import Array, Engine, JitEngine, ReferenceEngine
-from .errors import HbmError, HbmFormatError
+from .errors import HbmFormatError, OutOfMemory, SessionClosed, UnknownModel
 from .hbm import read
 from .hbm.checks import check_program
 from .march import border_rounding
@@ -57,14 +57,15 @@ class Session:
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What `run` gives, in the model's order."""
+        """What `run` gives, in the model's order. −1 in a shape is a size that depends on the data."""
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """The model's outputs by name, as new arrays.
 
         `inputs` holds one array per input: of its shape, and of its dtype or, for a quantised or a float input, of any
-        float dtype. Raises InputMismatch where they do not fit.
+        float dtype. An output of dynamic size comes in the size that this run made. Raises InputMismatch where inputs
+        do not fit.
         """
         with self._open_engine():
             outputs = self._engine.run(bind(self.model.inputs, inputs, self._rounding))
@@ -109,13 +110,13 @@ class Session:
         with self._lock:
             if self._closed:
                 msg = "the session is closed; make a new Session to run the model again"
-                raise HbmError(msg)
+                raise SessionClosed(msg)
             self._running += 1
         try:
             yield
         except MemoryError as err:
             msg = f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}"
-            raise HbmError(msg) from err
+            raise OutOfMemory(msg) from err
         finally:
             if self._leave():
                 self._engine.close()
@@ -145,4 +146,4 @@ def _choose(program: Program, name: str | None) -> Model:
         return program.models[names.index(name)]
     what = "the program has several models" if name is None else f"the program has no model {name!r}"
     msg = f"{what}; pass model= one of {', '.join(map(repr, names))}"
-    raise HbmError(msg)
+    raise UnknownModel(msg)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+DYNAMIC = -1  # in a shape: a size that is known only once the model has run
+
 
 class DType(enum.IntEnum):
     """Element type of a tensor. The numbers are the container's; never renumber."""
@@ -79,6 +81,12 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F32: np.dtype(np.float32), DType.F64: np.dtype(np.float64), DType.BOOL: np.dtype(np.bool_),
 }  # fmt: skip
 _FROM_NUMPY = {v: k for k, v in _NUMPY.items()}
+
+
+def holds(shape: tuple[int, ...], dtype: DType, array: np.ndarray) -> bool:
+    """True where `array` has the dtype, the rank and the static sizes; a DYNAMIC size stands for any."""
+    sizes = zip(shape, array.shape, strict=False)
+    return array.dtype == dtype.numpy and array.ndim == len(shape) and all(d in {DYNAMIC, n} for d, n in sizes)
 
 
 class Layout(enum.IntEnum):

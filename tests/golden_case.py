@@ -26,8 +26,9 @@ from hbc.backend.bpu.target import Target
 from hbc.diagnostics import HbcError, render
 from hbc.ir import Module, TensorType, interpret, parse_module, print_module, verify
 from hbc.ir.dense import seeded
-from hbc.ir.ops import Call
+from hbc.ir.ops import Call, CallGraph
 from hbc.ir.printer import HEADER
+from hbc.ir.types import DYNAMIC
 from hbc.passes.base import Pass
 from hbc.passes.manager import PassManager, Stage
 from hbc.passes.pipeline_text import parse_pipeline
@@ -141,13 +142,15 @@ def random_array(t: TensorType, trial: int, index: int) -> np.ndarray:
     return noise
 
 
-def uninterpreted(op: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def uninterpreted(op: Call | CallGraph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """A stand-in for a CPU op: a function of which only this is known, that equal inputs give equal results."""
-    digest = hashlib.blake2b(repr((op.op_type, op.domain, op.opset, op.node_proto)).encode(), digest_size=4)
+    what = (op.op_type, op.node_proto) if isinstance(op, Call) else ("", op.graph_proto)
+    digest = hashlib.blake2b(repr((*what, *op.versions.items())).encode(), digest_size=4)
     for array in arrays:
         digest.update(repr((array.dtype.str, array.shape)).encode() + array.tobytes())
     seed = int.from_bytes(digest.digest(), "little")
-    return [seeded((seed + i) % (1 << 32), r.type.shape, r.type.dtype) for i, r in enumerate(op.results)]
+    shapes = [tuple(seed % 5 if d == DYNAMIC else d for d in r.type.shape) for r in op.results]
+    return [seeded((seed + r.index) % (1 << 32), s, r.type.dtype) for r, s in zip(op.results, shapes, strict=True)]
 
 
 def worst(got: np.ndarray, want: np.ndarray) -> str:

@@ -339,6 +339,54 @@ def _resize_bilinear(h: Hand) -> None:
     h.emit(isa.ResizeBilinear, [h.value(shape, dtype), *tables], (shape[0], oh, ow, shape[3]), dtype)
 
 
+def _grid_sample(h: Hand) -> None:
+    shape, dtype, grid, oh, ow = h.shape(4), h.pick(ACT), h.pick(ACT), h.int(1, 4), h.int(1, 4)
+    bits = h.int(0, 8)
+    attributes = {
+        "fraction_bits": bits,
+        "multipliers": (h.int(0, 1 << 10), h.int(0, 1 << 10)),
+        "shifts": (h.int(0, 12), h.int(0, 12)),
+        "origin": (h.int(-8, 8 << bits), h.int(-8, 8 << bits)),
+        "grid_zero_point": h.int(*grid.limits),
+        "pad_value": h.int(*dtype.limits),
+    }
+    operands = [h.value(shape, dtype), h.value((shape[0], oh, ow, 2), grid)]
+    modes = {"nearest": h.pick((True, False)), "border": h.pick((True, False))}
+    h.emit(isa.GridSample, operands, (shape[0], oh, ow, shape[3]), dtype, **attributes, **modes)
+
+
+def _position(kind: type[Instruction]) -> Callable[[Hand], None]:
+    def rule(h: Hand) -> None:
+        shape, dtype = h.shape(h.int(1, 4)), h.pick((DType.I32, DType.I64))
+        axis = h.int(0, len(shape) - 1)
+        out = tuple(1 if i == axis else d for i, d in enumerate(shape))
+        x = h.value(shape, h.pick((*ACT, DType.I32)))
+        h.emit(kind, [x], out, dtype, axis=axis, select_last=h.pick((True, False)))
+
+    return rule
+
+
+def _compare(h: Hand) -> None:
+    dtype = h.pick((*ACT, DType.I32, DType.I64, DType.BOOL))
+    shape, lhs, rhs = _two(h, (dtype,))
+    relations = (isa.Comparison.EQUAL,) if dtype is DType.BOOL else tuple(isa.Comparison)
+    h.emit(isa.Compare, [lhs, rhs], shape, DType.BOOL, relation=h.pick(relations))
+
+
+def _select(h: Hand) -> None:
+    dtype = h.pick((*ANY, DType.BOOL))
+    shape, lhs, rhs = _two(h, (dtype,))
+    condition = tuple(h.pick((1, d)) for d in shape)
+    h.emit(isa.Select, [h.value(condition, DType.BOOL), lhs, rhs], shape, dtype)
+
+
+def _logical(h: Hand) -> None:
+    shape, lhs, rhs = _two(h, (DType.BOOL,))
+    junction = h.pick(tuple(isa.Junction))
+    alone = junction is isa.Junction.NOT
+    h.emit(isa.Logical, [h.value(shape, DType.BOOL), -1] if alone else [lhs, rhs], shape, DType.BOOL, junction=junction)
+
+
 def _gather(h: Hand) -> None:
     shape, dtype, n = h.shape(h.int(1, 3)), h.pick(ANY), h.int(1, 4)
     axis = h.int(0, len(shape) - 1)
@@ -380,6 +428,12 @@ RULES: dict[type[Instruction], Callable[[Hand], None]] = {
     isa.Reshape: _reshape,
     isa.ResizeNearest: _resize_nearest,
     isa.ResizeBilinear: _resize_bilinear,
+    isa.GridSample: _grid_sample,
+    isa.ArgMax: _position(isa.ArgMax),
+    isa.ArgMin: _position(isa.ArgMin),
+    isa.Compare: _compare,
+    isa.Select: _select,
+    isa.Logical: _logical,
     isa.Gather: _gather,
     isa.Expand: _expand,
 }

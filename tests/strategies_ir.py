@@ -14,7 +14,7 @@ from hbc.ir.core import Graph, Module, Op, Placement, Value
 from hbc.ir.dense import PRINTED_SEEDS, seeded
 from hbc.ir.kinds import ANY_SIZE, Kind, attr_kinds
 from hbc.ir.location import FileLoc, FusedLoc, Loc, NodeLoc
-from hbc.ir.types import DType, Quant, TensorType, f32
+from hbc.ir.types import DYNAMIC, DType, Quant, TensorType, f32
 
 DTYPES = st.sampled_from(list(DType))
 SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
@@ -91,8 +91,10 @@ def any_op(draw: st.DrawFn, values: list[Value], cls: type[Op] | None = None) ->
         for _ in range(count):
             missing = spec.optional and draw(st.booleans())
             operands.append(None if missing else draw(st.sampled_from(values)))
-    count = draw(st.integers(0, 3)) if cls is ops.Call else 1
+    count = draw(st.integers(0, 3)) if cls in ops.CALLS else 1
     results = [draw(types()) for _ in range(count)]
+    if cls is ops.CallGraph:
+        results = [t.with_shape(tuple(draw(st.sampled_from([d, DYNAMIC])) for d in t.shape)) for t in results]
     attrs: dict[str, object] = {}
     for spec in cls.ATTRS:
         kind = attr_kinds(cls)[spec.name]

@@ -16,7 +16,17 @@ from types import FrameType
 
 import click
 
-from hbc.diagnostics import Diagnostic, HbcError, OptionError, PassError, from_text, nearest
+from hbc.diagnostics import (
+    BadUsage,
+    FileTrouble,
+    HbcError,
+    InternalError,
+    OptionError,
+    OutOfMemory,
+    PassError,
+    from_text,
+    nearest,
+)
 
 from .console import Screen, Verbosity
 
@@ -28,10 +38,12 @@ VERBS = {
     "compile": "Compile an ONNX model into a .hbm program.",
     "run": "Run a .hbm program on arrays.",
     "check": "Compile and run a model, and compare with ONNX Runtime.",
+    "verify": "Compare two stages of a model tensor by tensor: where does an error start?",
     "inspect": "Show what is in a .hbm program.",
     "opt": "Run single passes or stages on .hbir text or a model.",
     "ops": "List the ops and what the compiler can do with each.",
     "passes": "List the stages and passes of a march.",
+    "help": "Explain an error by its code, such as E0207.",
 }
 
 
@@ -97,7 +109,7 @@ def cli(ctx: click.Context) -> None:
                   hbc run model.hbm --random 0
 
     Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check
-    found a difference, 70 a bug in hbc.
+    or verify found a difference, 70 a bug in hbc.
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -132,7 +144,7 @@ def _guarded(arguments: list[str], verbosity: Verbosity) -> int:
     except click.UsageError as err:
         command = err.ctx.command_path if err.ctx is not None else "hbc"
         hint = err.hint if isinstance(err, BadCommand) else f"{command} --help"
-        Screen(verbosity).diagnostic(Diagnostic(title=err.format_message(), hint=hint))
+        Screen(verbosity).diagnostic(BadUsage(title=err.format_message(), hint=hint))
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         Screen(verbosity).note("interrupted")
@@ -157,21 +169,18 @@ def _failed(err: Exception, arguments: list[str], verbosity: Verbosity) -> int:
         screen.diagnostic(err.diagnostic)
         return USAGE if isinstance(err, OptionError) else CANNOT
     if _is_runtime_error(err):
-        screen.diagnostic(from_text(str(err)))
+        screen.diagnostic(replace(from_text(str(err)), code=getattr(err, "CODE", "R0100")))
         return CANNOT
     if isinstance(err, OSError):
         where = os.fsdecode(err.filename) if isinstance(err.filename, str | bytes) else ""
-        screen.diagnostic(Diagnostic(title=err.strerror or str(err), loc=where))
+        screen.diagnostic(FileTrouble(title=err.strerror or str(err), loc=where))
         return CANNOT
     if isinstance(err, MemoryError):
-        screen.diagnostic(
-            Diagnostic(title="out of memory", why=str(err), hint="a smaller --shape, or a larger machine")
-        )
+        screen.diagnostic(OutOfMemory(why=str(err)))
         return CANNOT
     what = f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
     hint = f"report it with the files in {_write_crash(err, arguments)}"
-    why = "this is a bug in hbc, not in your model"
-    screen.diagnostic(Diagnostic(title=f"internal error: {what}", why=why, hint=hint, notes=(DEBUG_NOTE,)))
+    screen.diagnostic(InternalError(message=what, hint=hint, notes=(DEBUG_NOTE,)))
     return BUG
 
 

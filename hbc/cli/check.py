@@ -12,15 +12,17 @@ from rich.text import Text
 
 from hbc.check import TOLERANCE, CheckResult, Difference, OutputResult, check_program
 from hbc.driver import compile_model
-from hbc.options import CompileOptions, parse_shape
+from hbc.options import CompileOptions
 from hbc.opwise import OpResult, check_ops
-from hbc.samples import load_samples, random_samples
+from hbc.samples import random_samples
+from hbc.verify.run import as_compiled
 from hbc.words import plural
 from hbc_runtime import load
 from hbc_runtime.program import Program
 
 from .app import DIFFERENT
 from .console import Screen
+from .inputs import reader, sample_options
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, threads_option, verbosity
 from .render import table
 from .stages import stage_lines
@@ -32,16 +34,7 @@ SHOWN = 10  # inner tensors shown with --tensors, the farthest first
 @click.argument("model", type=PATH)
 @model_options
 @click.option("--hbm", type=PATH, help="Check this program instead of compiling MODEL.")
-@click.option(
-    "-i", "--input", "inputs", type=PATH, help="Samples: a .npz with keys NAME, in_NAME or in<i>__NAME, or a .npy."
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    default=None,
-    help="How many random samples, or of the file's.  [default: 2; all]",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random samples.")
+@sample_options(default=2)
 @click.option(
     "--tolerance",
     type=click.FloatRange(-1, 1),
@@ -70,7 +63,8 @@ def command(
     no_cpu_fallback: bool,
     name: str | None,
     hbm: Path | None,
-    inputs: Path | None,
+    inputs: tuple[str, ...],
+    preprocess: str | None,
     samples: int | None,
     seed: int,
     tolerance: float,
@@ -97,14 +91,15 @@ def command(
     if by == "op" and no_tensors:
         raise click.UsageError("--by op looks inside; --no-tensors doesn't")
     out = screen()
+    read = reader(inputs, preprocess)
     options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
     program = load(hbm) if hbm is not None else _compiled(out, model, options)
     main = program.models[0]
-    drawn = load_samples(inputs, main.inputs)[:samples] if inputs else random_samples(main, samples or 2, seed)
+    drawn = read(main.inputs)[:samples] if read else random_samples(main, samples or 2, seed)
     with out.working(f"comparing {plural(len(drawn), 'sample')} with ONNX Runtime"):
         result = check_program(program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors)
     if not no_tensors:
-        same = _as_compiled(options, program)
+        same = as_compiled(options, program)
         with out.working("comparing op by op"):
             result = dataclasses.replace(result, ops=check_ops(model, same, drawn[0], threads))
     passed = result.passed if by == "output" else result.ops_passed
@@ -114,14 +109,6 @@ def command(
     else:
         _show(out, result, tensors, by)
     return 0 if passed else DIFFERENT
-
-
-def _as_compiled(options: CompileOptions, program: Program) -> CompileOptions:
-    """`options` with what the program was compiled for: march, arithmetic, and the shapes that were bound then."""
-    stored = (f"{k[6:]}={v.removeprefix('scalar')}" for k, v in program.build.options if k.startswith("shape."))
-    bound = tuple(map(parse_shape, stored))
-    shapes = options.shapes or bound
-    return dataclasses.replace(options, march=program.march, arith=program.arith, shapes=shapes)
 
 
 def _compiled(out: Screen, model: Path, options: CompileOptions) -> Program:

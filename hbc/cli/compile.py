@@ -17,7 +17,8 @@ from hbc.words import human_bytes
 from .console import Screen
 from .opt import write_text
 from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
-from .render import nodes_table, notes_table, outputs_table
+from .render import explain as explanation
+from .report_file import check_report, write_report
 from .stages import stage_lines
 
 STDOUT = Path("-")
@@ -28,6 +29,9 @@ STDOUT = Path("-")
 @click.option("-o", "--output", type=PATH, help="Where to write.  [default: MODEL.hbm in this folder; - is stdout]")
 @model_options
 @click.option("--explain", is_flag=True, help="Show where each node runs and why.")
+@click.option(
+    "--report", "report_file", type=PATH, metavar="FILE", help="Write all of that as FILE.json, .md or .html."
+)
 @click.option("--emit", type=click.Choice(["hbm", "hbir"]), default="hbm", help="Write the program, or the IR's text.")
 @click.option(
     "--stop-after", metavar="STAGE", help="With --emit hbir: the stage after which to stop; see `hbc passes`."
@@ -45,6 +49,7 @@ def command(
     no_cpu_fallback: bool,
     name: str | None,
     explain: bool,
+    report_file: Path | None,
     emit: str,
     stop_after: str | None,
     locs: bool,
@@ -59,29 +64,35 @@ def command(
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
     if emit == "hbir":
-        if explain or as_json:
-            raise click.UsageError("--explain and --json belong to a compiled program; leave out --emit hbir")
+        if explain or as_json or report_file is not None:
+            what = "--explain, --report and --json belong to a compiled program; leave out --emit hbir"
+            raise click.UsageError(what)
         _emit_text(screen(), model, options, output, stop_after, locs)
         return
     if stop_after is not None or locs:
         raise click.UsageError("--stop-after and --locs need --emit hbir")
-    _compile(screen(), model, options, output or Path(f"{model.stem}.hbm"), explain, as_json)
-
-
-def _compile(out: Screen, model: Path, options: CompileOptions, output: Path, explain: bool, as_json: bool) -> None:
+    output = output or Path(f"{model.stem}.hbm")
     if output == STDOUT and (explain or as_json):
         raise click.UsageError("stdout can't hold both the program and a report; give -o FILE")
+    if report_file is not None:
+        check_report(report_file)
+    report = _compile(screen(), model, options, output)
+    if report_file is not None:
+        write_report(report, report_file)
+    if as_json:
+        screen().json({"output": str(output), **report.as_dict()})
+    elif explain:
+        _explain(screen(), report)
+    _tell(screen(), report, output, explain)
+
+
+def _compile(out: Screen, model: Path, options: CompileOptions, output: Path) -> Report:
     if output != STDOUT:
         _guard(model, output)
     out.story(f"hbc compile {model} for {options.march}" + (", arith onnx" if options.arith == "onnx" else ""), "bold")
     with stage_lines(out) as tell:
         compiled = compile_model(model, options, on_event=tell)
-    report = compiled.report.with_file_bytes(_write(compiled, output))
-    if as_json:
-        out.json({"output": str(output), **report.as_dict()})
-    elif explain:
-        _explain(out, report)
-    _tell(out, report, output, explain)
+    return compiled.report.with_file_bytes(_write(compiled, output))
 
 
 def _guard(model: Path, output: Path) -> None:
@@ -100,10 +111,9 @@ def _write(compiled: Compiled, output: Path) -> int:
 
 
 def _explain(out: Screen, report: Report) -> None:
-    for part in (nodes_table(report), outputs_table(report), notes_table(report)):
-        if part is not None:
-            out.result(part)
-            out.result("")
+    for part in explanation(report, out.out.width):
+        out.result(part)
+        out.result("")
     for line in report.summary():
         out.result(line)
 

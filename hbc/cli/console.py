@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from hbc.diagnostics import Diagnostic, render
+from hbc.words import printable
 
 GUTTER = 5  # columns of `  -->`, `   |` and `   =`
 PIPED_WIDTH = 1000  # columns for tables that no terminal folds: a line stays a line for grep
@@ -97,11 +98,6 @@ class Screen:
             return
         with self.err.status(Text(text), spinner="dots"):
             yield
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped, so that a name in a model file cannot drive the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _printable(d: Diagnostic) -> Diagnostic:

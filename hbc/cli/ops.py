@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from hbc.catalogue import instruction_rows, limit_rows, markdown, onnx_operators, op_rows
+from hbc.frontend.onnx_catalogue import operators
 from hbc.options import march_named
 
 from .console import Screen
@@ -16,6 +17,7 @@ from .render import table
 OP_COLUMNS = ("op", "on the BPU", "what it is")
 LIMIT_COLUMNS = ("limit", "what it says", "of")
 MANY = 8  # ops that a row names; a rule over more is a rule over arithmetic at large
+ONNX_COLUMNS = ("ONNX operator", "becomes", "ops", "note")
 INSTRUCTION_COLUMNS = ("number", "instruction", "reference", "jit", "what it does")
 
 
@@ -60,16 +62,20 @@ def _tables(out: Screen, march: str) -> None:
     out.result(table(LIMIT_COLUMNS, _limit_cells(march), title=f"limits of {march}"))
     out.result("")
     out.result(table(INSTRUCTION_COLUMNS, _instruction_cells(), title="instructions", right=("number",)))
-    for domain, names in onnx_operators().items():
-        out.result(f"\nONNX operators of {_domain(domain)} ({len(names)}): {', '.join(names)}")
+    out.result("")
+    out.result(table(ONNX_COLUMNS, _onnx_cells(), title="ONNX operators; ONNX Runtime runs all others"))
+
+
+def _onnx_cells() -> list[tuple[str, ...]]:
+    rows = [o for o in operators() if o.how not in {"CPU call", "refused"}]
+    return [(f"{o.domain}.{o.name}" if o.domain else o.name, o.how, ", ".join(o.becomes), o.note) for o in rows]
 
 
 def _markdown(out: Screen, march: str) -> None:
     out.raw(f"## Ops\n\n{markdown(OP_COLUMNS, _op_cells())}")
     out.raw(f"\n## Limits of {march}\n\n{markdown(LIMIT_COLUMNS, _limit_cells(march))}")
     out.raw(f"\n## Instructions\n\n{markdown(INSTRUCTION_COLUMNS, _instruction_cells())}")
-    rows = [(_domain(domain), ", ".join(names)) for domain, names in onnx_operators().items()]
-    out.raw(f"\n## ONNX operators\n\n{markdown(('domain', 'operators'), rows)}")
+    out.raw(f"\n## ONNX operators\n\n{markdown(ONNX_COLUMNS, _onnx_cells())}")
 
 
 def _json(out: Screen, march: str) -> None:
@@ -80,9 +86,6 @@ def _json(out: Screen, march: str) -> None:
             "limits": [dataclasses.asdict(r) for r in limit_rows(march)],
             "instructions": [dataclasses.asdict(r) for r in instruction_rows()],
             "onnx": onnx_operators(),
+            "onnx_operators": [dataclasses.asdict(o) for o in operators()],
         }
     )
-
-
-def _domain(domain: str) -> str:
-    return domain or "ai.onnx"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hbc.report import NodeRow, Report
-from hbc.words import plural, shape_text
+from hbc.report import Report
+from hbc.words import printable, shorten
 
-from .console import printable
+from .explain import DEVICE, parts
 
-DEVICE_STYLES = {"bpu": "green", "host": "cyan", "cpu": "yellow", "folded": "dim"}
+DEVICE_STYLES = {"bpu": "green", "host": "cyan", "cpu": "yellow"}
+LEAST = 12  # characters of a name that are shown on the narrowest screen
 
 
 def table(
@@ -35,39 +36,13 @@ def table(
     return made
 
 
-def nodes_table(report: Report) -> Table:
-    """`--explain`: where each of the user's nodes runs, and why."""
-    columns = ("node", "type", "runs on", "as", "fused with", "why")
-    rows = [_node_cells(n) for n in report.layers]
-    shown = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]  # no column without a word in it
-    title = f"{report.model} on {report.march}"
-    return table([columns[i] for i in shown], ([row[i] for i in shown] for row in rows), title=title)
+def explain(report: Report, width: int) -> Iterator[Table]:
+    """`--explain`: the tables of a report that have rows, for a screen of `width` columns."""
+    room = max(LEAST, width // 4)
+    for part in parts(report, lambda name: shorten(name, room)):
+        rows = [[_styled(c, cell) for c, cell in zip(part.columns, row, strict=True)] for row in part.rows]
+        yield table(part.columns, rows, title=part.title, right=part.right)
 
 
-def _node_cells(n: NodeRow) -> tuple[object, ...]:
-    device = Text(n.device, style=DEVICE_STYLES.get(n.device, ""))
-    return n.node, n.op_type, device, ", ".join(n.ops), ", ".join(n.fused_with), n.reason
-
-
-def outputs_table(report: Report) -> Table:
-    """Which outputs keep the accumulator's precision."""
-    rows = [
-        (
-            o.name,
-            o.dtype,
-            shape_text(o.shape),
-            f"i32 accumulator, {plural(o.scales, 'scale')}" if o.high_precision else "requantised",
-        )
-        for o in report.outputs
-    ]
-    return table(("output", "dtype", "shape", "precision"), rows)
-
-
-def notes_table(report: Report) -> Table | None:
-    """Tensors with something to say about them; None where there are none."""
-    rows = [
-        *((t.tensor, t.node, f"{t.detail}: a real BPU would refuse it") for t in report.affine),
-        *((t.tensor, t.node, f"requantised {t.detail}") for t in report.requantized),
-        *((t.tensor, t.node, f"sums of {t.detail} may pass 32 bits, and then saturate") for t in report.wide),
-    ]
-    return table(("tensor", "node", "note"), rows) if rows else None
+def _styled(column: str, cell: object) -> object:
+    return Text(str(cell), style=DEVICE_STYLES.get(str(cell), "")) if column == DEVICE else cell

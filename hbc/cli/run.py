@@ -5,23 +5,27 @@ from __future__ import annotations
 import io
 import time
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from hbc.diagnostics import OptionError, error, nearest
+from hbc.diagnostics import BadRunInput, OptionError, error
 from hbc.files import check_writable, write_atomically
-from hbc.samples import Sample, load_arrays, load_samples, random_samples
+from hbc.samples import Sample, parse_preprocess, random_samples, read_given
 from hbc.words import human_seconds, plural, shape_text
 from hbc_runtime import Session
 from hbc_runtime.program import TensorInfo
 
 from .console import Screen
+from .inputs import preprocess_option
 from .params import PATH, SETTINGS, json_flag, screen, threads_option, verbosity
 from .render import table
+
+if TYPE_CHECKING:
+    from hbc.samples.spec import Preprocess
 
 
 @click.command(context_settings=SETTINGS)
@@ -32,8 +36,9 @@ from .render import table
     "inputs",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="A .npy for input NAME, or a .npz by names; repeatable.",
+    help="A .npy, .png or .jpg for input NAME, or a .npz by names; repeatable.",
 )
+@preprocess_option
 @click.option(
     "--random", "seed", type=click.IntRange(min=0), metavar="SEED", help="Draw inputs that no file gives at random."
 )
@@ -47,6 +52,7 @@ from .render import table
 def command(
     program: Path,
     inputs: tuple[str, ...],
+    preprocess: str | None,
     seed: int | None,
     output: Path | None,
     reference: bool,
@@ -60,11 +66,12 @@ def command(
     hbc run model.hbm --random 0
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     out = screen()
+    spec = None if preprocess is None else parse_preprocess(preprocess)
     if output is not None:
         check_writable(output)
     begin = time.perf_counter()
     with Session(program, threads=threads, engine="reference" if reference else "jit") as session:
-        sample = gather(out, session, inputs, seed)
+        sample = gather(out, session, inputs, seed, spec)
         out.story(f"  ready after {human_seconds(time.perf_counter() - begin)}")
         begin = time.perf_counter()
         results = session.run(sample)
@@ -81,11 +88,16 @@ def command(
     out.result(table(columns, (_cells(i, results[i.name]) for i in infos), right=("min", "max", "mean")))
 
 
-def gather(out: Screen, session: Session, inputs: Iterable[str], seed: int | None) -> Sample:
+def gather(
+    out: Screen, session: Session, inputs: Sequence[str], seed: int | None, spec: Preprocess | None = None
+) -> Sample:
     """The sample that the command line describes: files, then random arrays for what they leave open."""
     sample: Sample = {}
-    for text in inputs:
-        sample.update(_given(out, session.inputs, text))
+    samples = read_given(inputs, session.inputs, spec)
+    if len(samples) > 1:
+        out.warn(f"{plural(len(samples), 'sample')} given; the first one is run")
+    for first in samples[:1]:
+        sample.update(first)
     missing = [i for i in session.inputs if i.name not in sample]
     if seed is not None:
         drawn = random_samples(session.model, 1, seed)[0]
@@ -93,36 +105,10 @@ def gather(out: Screen, session: Session, inputs: Iterable[str], seed: int | Non
     elif missing:
         wanted = "\n".join(f"{i.name!r}: {i.dtype.text}[{shape_text(i.shape)}]" for i in missing)
         hint = "--input NAME=x.npy, --input x.npz, or --random 0"
-        raise error(OptionError, f"no value for {plural(len(missing), 'input')}", why=wanted, hint=hint)
+        raise error(
+            OptionError, f"no value for {plural(len(missing), 'input')}", why=wanted, hint=hint, kind=BadRunInput
+        )
     return sample
-
-
-def _given(out: Screen, infos: tuple[TensorInfo, ...], text: str) -> Sample:
-    """One `--input`: NAME=FILE (a name of the model's comes first, as it may itself hold `=`), or a FILE."""
-    named = next((i.name for i in infos if text.startswith(f"{i.name}=")), None)
-    if named is not None:
-        return {named: _one_array(Path(text[len(named) + 1 :]), named)}
-    name, equals, rest = text.partition("=")
-    if equals and Path(rest).exists() and not Path(text).exists():
-        known = [i.name for i in infos]
-        hint = f"{nearest(name, known)} The model takes {', '.join(map(repr, known))}".strip()
-        raise error(OptionError, f"there is no input {name!r}", hint=hint)
-    samples = load_samples(Path(text), infos)
-    if len(samples) > 1:
-        out.warn(f"{text} holds {len(samples)} samples; the first one is run")
-    return samples[0]
-
-
-def _one_array(path: Path, name: str) -> np.ndarray[Any, Any]:
-    loaded = load_arrays(path)
-    if not isinstance(loaded, dict):
-        return loaded
-    if name in loaded:
-        return loaded[name]
-    if len(loaded) == 1:
-        return next(iter(loaded.values()))
-    why = f"it has {', '.join(map(repr, loaded)) or 'none'}"
-    raise error(OptionError, f"there is no key {name!r} in this file", where=str(path), why=why)
 
 
 def describe(info: TensorInfo, y: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hbc.diagnostics import NoOnnx, NotAModel, TooLarge
 from hbc.ir.core import Module
 
 from .files import ModelFile, read, refuse_foreign
@@ -34,12 +35,12 @@ def load(source: str | Path | bytes | ModelProto, shapes: Mapping[str, Sequence[
         path = Path(source)
         if path.suffix.lower() in _TORCH:
             hint = "export it to ONNX with torch.onnx.export"
-            raise problem("PyTorch files aren't taken yet", where=str(path), hint=hint)
+            raise problem("PyTorch files aren't taken yet", where=str(path), hint=hint, kind=NotAModel)
         file = read(path)
     else:
         file = ModelFile("<bytes>", bytes(source), None)
         if not file.data:
-            raise problem("the model is empty", where=file.name, why="it has 0 bytes")
+            raise problem("the model is empty", where=file.name, why="it has 0 bytes", kind=NotAModel)
     if file.name.lower().endswith(".hbir") or file.data.startswith(b"// hbir"):
         return _from_text(file)
     refuse_foreign(file)
@@ -60,7 +61,7 @@ def _from_proto(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Modul
     given: object = model
     if not isinstance(given, onnx.ModelProto):
         hint = "give a path, the file's bytes, or an onnx.ModelProto"
-        raise problem(f"no model: {type(given).__name__}", where="hbc.frontend.load", hint=hint)
+        raise problem(f"no model: {type(given).__name__}", where="hbc.frontend.load", hint=hint, kind=NotAModel)
     own = onnx.ModelProto()
     own.CopyFrom(model)
     try:
@@ -68,7 +69,9 @@ def _from_proto(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Modul
     except (ValueError, EncodeError) as error:
         why = f"{error}; a protobuf message ends at 2 GiB"
         hint = "save it with its weights in an external data file and give the path"
-        raise problem("the model can't be serialised", where="<ModelProto>", why=why, hint=hint) from error
+        raise problem(
+            "the model can't be serialised", where="<ModelProto>", why=why, hint=hint, kind=TooLarge
+        ) from error
     return import_model(Source(own, f"<{model.graph.name or 'ModelProto'}>", None, digest, {}), shapes)
 
 
@@ -90,7 +93,7 @@ def _require_onnx(where: str) -> None:
         import onnx
     except ImportError as error:
         raise problem(
-            "reading ONNX needs the onnx package", where=where, why=str(error), hint="pip install hbc"
+            "reading ONNX needs the onnx package", where=where, why=str(error), hint="pip install hbc", kind=NoOnnx
         ) from error
     del onnx
 

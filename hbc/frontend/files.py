@@ -8,6 +8,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from hbc.diagnostics import NoModelFile, NotAModel, TooLarge
+
 from .problem import problem, quoted
 
 LIMIT = (1 << 31) - 1  # protobuf's own limit for one message; larger models keep their weights in a second file
@@ -49,23 +51,35 @@ def read(path: Path) -> ModelFile:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
             kind = "a folder" if stat.S_ISDIR(info.st_mode) else "no regular file"
-            raise problem(f"this is {kind}, not a model", where=where, hint="give the model file itself")
+            raise problem(
+                f"this is {kind}, not a model", where=where, hint="give the model file itself", kind=NoModelFile
+            )
         if info.st_size > LIMIT:
             why = f"it has {info.st_size} bytes; a protobuf message ends at {LIMIT}"
             hint = "save it with its weights in an external data file: onnx.save(m, path, save_as_external_data=True)"
-            raise problem("the file is too large for an ONNX model", where=where, why=why, hint=hint)
+            raise problem("the file is too large for an ONNX model", where=where, why=why, hint=hint, kind=TooLarge)
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise problem("there is no such file", where=where, hint="check the path") from error
+        raise problem("there is no such file", where=where, hint="check the path", kind=NoModelFile) from error
     except ValueError as error:
-        raise problem("this is no file name", where=quoted(where), why=str(error)) from error
+        raise problem("this is no file name", where=quoted(where), why=str(error), kind=NoModelFile) from error
     except OSError as error:
         why = errno.errorcode.get(error.errno or 0, "") + f" {error.strerror}"
         raise problem(
-            "the file can't be read", where=quoted(where), why=why.strip(), hint="check its permissions"
+            "the file can't be read",
+            where=quoted(where),
+            why=why.strip(),
+            hint="check its permissions",
+            kind=NoModelFile,
         ) from error
     if not data:
-        raise problem("the file is empty", where=where, why="it has 0 bytes", hint="export or download the model again")
+        raise problem(
+            "the file is empty",
+            where=where,
+            why="it has 0 bytes",
+            hint="export or download the model again",
+            kind=NotAModel,
+        )
     name = os.fsencode(path.name).decode("utf-8", "backslashreplace")  # a file's name may be any bytes
     return ModelFile(name, data, path)
 
@@ -74,7 +88,15 @@ def refuse_foreign(file: ModelFile) -> None:
     """FrontendError where the first bytes say that this is something else than ONNX."""
     for offset, magic, what, hint in _FOREIGN:
         if file.data[offset : offset + len(magic)] == magic:
-            raise problem("this is not an ONNX model", where=file.name, why=f"it looks like {what}", hint=hint)
+            raise problem(
+                "this is not an ONNX model", where=file.name, why=f"it looks like {what}", hint=hint, kind=NotAModel
+            )
     if file.data[:1] and file.data[0] not in _ONNX_TAGS:
         why = f"no serialised model begins with the byte 0x{file.data[0]:02x}"
-        raise problem("this is not an ONNX model", where=file.name, why=why, hint="export or download the model again")
+        raise problem(
+            "this is not an ONNX model",
+            where=file.name,
+            why=why,
+            hint="export or download the model again",
+            kind=NotAModel,
+        )

@@ -8,36 +8,29 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto
 
-from hbc.diagnostics import FrontendError, VerifyError
+from hbc.diagnostics import BadModelOutput, FrontendError, NotTaken, UnknownSize
 from hbc.ir.core import Module, Op, Value
 from hbc.ir.location import FileLoc
 from hbc.ir.ops import Cast
 from hbc.ir.types import DType
 
+from .onnx_check import check_nodes
 from .onnx_infer import FOLD_LIMIT, Known, fold
 from .onnx_inputs import add_inputs, bind_inputs
-from .onnx_model import Source, domain_of, parse, prepare, reads, subgraphs
-from .onnx_node import Node, Results
+from .onnx_model import STANDARD, Source, domain_of, parse, prepare, reads, subgraphs
+from .onnx_node import Node, Results, Rule
 from .onnx_ops import FALLBACK, RULES
 from .onnx_scope import Scope
-from .onnx_tensors import DTYPES, ELEM_TYPES, decode, dtype_name
-from .problem import problem, quoted
+from .onnx_sparse import dense, densify
+from .onnx_tail import import_nodes
+from .onnx_tensors import DTYPES, ELEM_TYPES, decode, dtype_name, packed_limits
+from .onnx_trace import trace
+from .onnx_weight_only import follow_integers
+from .problem import NODE_FAULTS, problem, quoted
 
 FOLD_BUDGET = 1 << 26  # elements of all folded results together: beyond, constant arithmetic stays in the graph
-
-# What malformed nodes make of rules and of NumPy: told as the node's fault. AssertionErrors are hbc's own and pass.
-_NODE_FAULTS = (
-    ArithmeticError,
-    LookupError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    MemoryError,
-    AttributeError,
-    VerifyError,
-)
 
 
 def import_bytes(
@@ -50,26 +43,35 @@ def import_bytes(
 def import_model(source: Source, shapes: Mapping[str, Sequence[int]]) -> Module:
     """The module of a parsed model."""
     source = prepare(source)
-    scope = Scope(source)
+    scope = Scope(source, check_nodes(source))
     scope.add_initializers(source.graph.initializer)
     scope.read = {name for n in source.nodes for name in reads(n)} | {o.name for o in source.graph.output}
     _declare(scope, source.graph, bound=bool(shapes))
     for node in source.nodes:
         if node.op_type == "Constant":  # scales and shapes are known before the inputs are typed by them
             _import_node(scope, node)
-    add_inputs(scope, bind_inputs(source, shapes))
-    _import_nodes(scope, [n for n in source.nodes if n.op_type != "Constant"])
-    _add_outputs(scope)
+    try:
+        add_inputs(scope, bind_inputs(source, shapes))
+        import_nodes(scope, [n for n in source.nodes if n.op_type != "Constant"], _import_node)
+    except FrontendError as error:  # what would follow is for want of an input, or of all that a part makes
+        scope.failures.add(error)
+        scope.failures.settle()
+    for info in source.graph.output:
+        with scope.failures.noted():
+            _add_output(scope, info)
+    scope.failures.settle()
     _sweep(scope)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(source.file).stem).strip("_") or "model"
-    return Module(scope.graph, name=name, metadata=_metadata(source))
+    return trace(Module(scope.graph, name=name, metadata=_metadata(source, scope.notes)), source, scope)
 
 
-def _metadata(source: Source) -> dict[str, str]:
+def _metadata(source: Source, notes: Sequence[str]) -> dict[str, str]:
     used = sorted({domain_of(n) for n in source.nodes})
-    opset = ", ".join(f"{d or 'ai.onnx'} {source.versions.get(d, 1)}" for d in used)
+    versions = {**source.versions, "": source.stated or source.versions[""]}
+    opset = ", ".join(f"{d or 'ai.onnx'} {versions.get(d, 1)}" for d in used)
     producer = f"{source.model.producer_name} {source.model.producer_version}".strip()
-    return {"source": source.file, "sha256": source.sha256, "opset": opset, "producer": producer}
+    found = {"source": source.file, "sha256": source.sha256, "opset": opset, "producer": producer}
+    return found | ({"notes": "\n".join(notes)} if notes else {})
 
 
 def _declare(scope: Scope, graph: GraphProto, *, bound: bool) -> None:
@@ -78,28 +80,49 @@ def _declare(scope: Scope, graph: GraphProto, *, bound: bool) -> None:
         return
     for info in (*graph.value_info, *graph.output):
         t = info.type.tensor_type
-        if t.elem_type in DTYPES and t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim):
+        if t.elem_type in DTYPES and t.HasField("shape") and all(map(_is_size, t.shape.dim)):
             scope.declared[info.name] = Known(t.elem_type, tuple(d.dim_value for d in t.shape.dim))
 
 
-def _import_nodes(scope: Scope, nodes: Sequence[NodeProto]) -> None:
-    for node in nodes:
-        _import_node(scope, node)
+def _is_size(d: onnx.TensorShapeProto.Dimension) -> bool:
+    return d.HasField("dim_value") and d.dim_value >= 0  # some exporters write −1 for an open size
 
 
 def _import_node(scope: Scope, proto: NodeProto) -> None:
-    n = Node(scope, proto)
+    """Import one node. What is wrong with it is noted, and the walk goes on; UnknownSize is raised, for `onnx_tail`."""
+    if scope.failures.touch(reads(proto)) or scope.failures.touch(proto.output):
+        scope.failures.skip(proto.output)
+        return
+    try:
+        _import_sound(Node(scope, proto))
+    except FrontendError as error:
+        if isinstance(error.diagnostic, UnknownSize):
+            raise
+        scope.failures.add(error, proto.output)
+
+
+def _import_sound(n: Node) -> None:
     try:
         if _import_constant(n) or _import_branch(n) or _import_folded(n):
             return
-        rule = RULES.get((n.domain, n.op_type), FALLBACK)
-        results = rule(n)
-        _bind_results(n, results)
+        rule = RULES.get((n.domain, n.op_type))
+        _bind_results(n, FALLBACK(n) if rule is None else _by_rule(n, rule))
     except FrontendError:
         raise
-    except _NODE_FAULTS as error:
+    except NODE_FAULTS as error:
         why = str(error) or type(error).__name__
         raise n.fail("the node can't be taken in", why=why, hint="check the node's operands and attributes") from error
+
+
+def _by_rule(n: Node, rule: Rule) -> Results:
+    """What the rule makes of the node. A sound node that it has no form for is called instead, with the reason."""
+    try:
+        return rule(n)
+    except FrontendError as error:
+        if not isinstance(error.diagnostic, NotTaken) or n.domain not in STANDARD:
+            raise
+        d = error.diagnostic
+        return n.call(reason=": ".join(part for part in (d.title, d.why) if part), hint=d.hint)
 
 
 def _bind_results(n: Node, results: Results) -> None:
@@ -154,22 +177,25 @@ def _constant(n: Node) -> np.ndarray:
             tensor = onnx.TensorProto()
             tensor.CopyFrom(a.t)
             tensor.name = n.proto.output[0]
+            limits = packed_limits(tensor.data_type)
+            if limits is not None:
+                n.scope.limits[tensor.name] = limits
             return decode(tensor, n.scope.source.folder, n.scope.source.file)
         if a.name in {"value_float", "value_floats"}:
             return np.asarray(a.f if a.type == AttributeProto.FLOAT else list(a.floats), np.float32)
         if a.name in {"value_int", "value_ints"}:
             return np.asarray(a.i if a.type == AttributeProto.INT else list(a.ints), np.int64)
-    raise n.fail(
-        "this constant isn't taken",
-        why=f"its value is {', '.join(n.attributes) or 'missing'}",
-        hint="use a dense tensor",
-    )
+        if a.name == "sparse_value":
+            return dense(a.sparse_tensor, n.scope.source.folder, n.scope.source.file)
+    what = "text" if {"value_string", "value_strings"} & n.attributes.keys() else "missing"
+    hint = "export without text, which neither a BPU nor a .hbm has"
+    raise n.fail("this constant isn't taken", why=f"its value is {what}", hint=hint, kind=NotTaken)
 
 
 def _filled(n: Node) -> np.ndarray:
     shape = n.known_integers(0)
     if shape is None:
-        raise n.fail("the shape to fill isn't known before running", hint="export with static shapes")
+        raise n.fail("the shape to fill isn't known before running", hint="export with static shapes", kind=UnknownSize)
     if min(shape, default=0) < 0 or np.prod(shape, dtype=np.float64) > FOLD_LIMIT:
         raise n.fail(
             f"can't fill the shape {list(shape)}", why=f"it has a negative size, or over {FOLD_LIMIT} elements"
@@ -187,11 +213,16 @@ def _import_branch(n: Node) -> bool:
     if name not in n.attributes or n.attributes[name].type != AttributeProto.GRAPH:
         raise n.fail(f"attribute '{name}' is missing", hint="export the model again")
     branch = n.attributes[name].g
+    densify(branch, n.scope.source.folder, n.scope.source.file)
     n.scope.add_initializers(branch.initializer)
     n.scope.read.update(name for inner in branch.node for name in reads(inner))
     n.scope.read.update(o.name for o in branch.output)
-    _import_nodes(n.scope, branch.node)
+    for node in branch.node:  # where the size of one isn't known, the If as a whole is left to `import_nodes`
+        _import_node(n.scope, node)
     for outer, inner in zip(n.proto.output, branch.output, strict=True):
+        if n.scope.failures.touch([inner.name]):
+            n.scope.failures.skip([outer])
+            continue
         if n.scope.array(inner.name) is None:
             n.scope.value(inner.name)  # an error where the branch doesn't define its output
         n.scope.alias(outer, inner.name)
@@ -212,25 +243,26 @@ def _import_folded(n: Node) -> bool:
         n.scope.folded += array.size
         if name:
             n.scope.set_array(name, array)
+    follow_integers(n, arrays)
     return True
 
 
-def _add_outputs(scope: Scope) -> None:
-    """Return every output under its own name and in the dtype that the file states."""
-    for info in scope.source.graph.output:
-        where = f"{scope.source.file}: output {quoted(info.name)}"
-        value = scope.value(info.name)
-        wide = scope.wide.get(info.name)
-        elem_type = info.type.tensor_type.elem_type
-        actual = ELEM_TYPES[wide or value.type.dtype]
-        if elem_type and elem_type != actual:
-            why = f"the file states {dtype_name(elem_type)}, its nodes compute {dtype_name(actual)}"
-            raise problem(
-                "an output has another type than the model says", where=where, why=why, hint="export the model again"
-            )
-        if wide is not None:
-            value = scope.op(Cast, value, loc=value.op.loc if value.op else FileLoc(scope.source.file), to=wide).out
-        scope.graph.add_output(info.name, value)
+def _add_output(scope: Scope, info: ValueInfoProto) -> None:
+    """Return an output under its own name and in the dtype that the file states."""
+    where = f"{scope.source.file}: output {quoted(info.name)}"
+    value = scope.value(info.name)
+    wide = scope.wide.get(info.name)
+    elem_type = info.type.tensor_type.elem_type
+    actual = ELEM_TYPES[wide or value.type.dtype]
+    if elem_type and elem_type != actual:
+        why = f"the file states {dtype_name(elem_type)}, its nodes compute {dtype_name(actual)}"
+        what, hint = "an output has another type than the model says", "export the model again"
+        raise problem(what, where=where, why=why, hint=hint, kind=BadModelOutput)
+    if info.name in scope.originals:
+        value = scope.originals[info.name]
+    elif wide is not None:
+        value = scope.op(Cast, value, loc=value.op.loc if value.op else FileLoc(scope.source.file), to=wide).out
+    scope.graph.add_output(info.name, value)
 
 
 def _sweep(scope: Scope) -> None:

@@ -54,7 +54,7 @@ def infer(node: NodeProto, operands: Mapping[str, Known], versions: Mapping[str,
     """
     inputs, constants = [], []
     for name in dict.fromkeys(reads(node)):
-        known = operands[name]
+        known = _scalar(operands[name]) if node.op_type == "Range" else operands[name]
         inputs.append(helper.make_tensor_value_info(name, known.elem_type, known.shape))
         if known.array is not None and known.array.size <= DATA_LIMIT:
             constants.append(onnx.numpy_helper.from_array(np.asarray(known.array, order="C"), name))
@@ -66,16 +66,24 @@ def infer(node: NodeProto, operands: Mapping[str, Known], versions: Mapping[str,
     try:
         result = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
-        raise ValueError(_first_sentence(error)) from error
+        raise ValueError(first_sentence(error)) from error
     found = {o.name: _read(o.type) for o in result.graph.output}
     return [found.get(o) for o in node.output]
+
+
+def _scalar(known: Known) -> Known:
+    """A tensor of shape [1] as a scalar: ONNX Runtime takes it for one, and exporters write Range so."""
+    if known.shape != (1,):
+        return known
+    return Known(known.elem_type, (), None if known.array is None else known.array.reshape(()))
 
 
 def fold(node: NodeProto, operands: Mapping[str, Known], versions: Mapping[str, int]) -> list[np.ndarray] | None:
     """The node's values where every operand's are known, the op is cheap and the results are small; else None."""
     if domain_of(node) or node.op_type not in FOLDABLE or not node.input:
         return None
-    known = {name: operands[name].array for name in node.input if name}
+    given = {name: operands[name] for name in node.input if name}
+    known = {name: (_scalar(k) if node.op_type == "Range" else k).array for name, k in given.items()}
     arrays = {name: a for name, a in known.items() if a is not None}
     if len(arrays) < len(known) or any(a.size > FOLD_LIMIT for a in arrays.values()):
         return None
@@ -116,7 +124,7 @@ def _read(type_: onnx.TypeProto) -> Inferred | None:
     return Inferred(tensor.elem_type, tuple(d.dim_value for d in tensor.shape.dim) if static else None)
 
 
-def _first_sentence(error: Exception) -> str:
+def first_sentence(error: Exception) -> str:
     """ONNX's message without its `[ShapeInferenceError]` and source line prefixes."""
     text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     return text.rsplit("] ", 1)[-1]

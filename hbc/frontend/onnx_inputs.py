@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from onnx import NodeProto, ValueInfoProto
+import numpy as np
+from onnx import NodeProto, TensorProto, ValueInfoProto
 
-from hbc.diagnostics import FrontendError
+from hbc.diagnostics import BadModelInput, FrontendError, OpenSizes, ShapeClash, TooLarge
+from hbc.diagnostics.several import together
 from hbc.ir.location import FileLoc
 from hbc.ir.ops import Cast
 from hbc.ir.types import DType, Quant, TensorType
@@ -31,6 +33,10 @@ _QLINEAR = {
     "QLinearGlobalAveragePool": _ONE, "QLinearReduceMean": _ONE, "QLinearWhere": {1: (2, 3), 4: (5, 6)},
     "DequantizeLinear": _ONE,
 }  # fmt: skip
+_KINDS = {
+    "sequence_type": "a sequence", "optional_type": "an optional", "map_type": "a map",
+    "sparse_tensor_type": "a sparse tensor", "opaque_type": "of an opaque type",
+}  # fmt: skip
 _MOVES = {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "MaxPool"}  # keep a per-tensor scale
 
 
@@ -50,9 +56,13 @@ def bind_inputs(source: Source, shapes: Mapping[str, Sequence[int]]) -> dict[str
     if unknown:
         why = f"the model's inputs are {listing(quoted(i.name) for i in inputs)}"
         raise problem(
-            f"there is no input {listing(map(quoted, unknown))}", where=source.file, why=why, hint="check --shape"
+            f"there is no input {listing(map(quoted, unknown))}",
+            where=source.file,
+            why=why,
+            hint="check --shape",
+            kind=ShapeClash,
         )
-    dims = {i.name: _dims(source, i) for i in inputs}
+    dims = _all_dims(source, inputs)
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():
         _bind(source, name, dims[name], tuple(shape), symbols)
@@ -67,6 +77,20 @@ def bind_inputs(source: Source, shapes: Mapping[str, Sequence[int]]) -> dict[str
             found[i.name] = _checked(source, i, tuple(sizes))
     if still_open:
         raise _open_sizes(source, still_open)
+    return found
+
+
+def _all_dims(source: Source, inputs: Sequence[ValueInfoProto]) -> dict[str, list[Dim] | None]:
+    """The declared sizes of every input; one FrontendError for all that are of no type that hbc takes."""
+    found: dict[str, list[Dim] | None] = {}
+    wrong = []
+    for info in inputs:
+        try:
+            found[info.name] = _dims(source, info)
+        except FrontendError as error:
+            wrong.append(error)
+    if wrong:
+        raise together(wrong, "{} inputs can't be taken in", where=source.file, kind=BadModelInput)
     return found
 
 
@@ -86,22 +110,31 @@ def add_inputs(scope: Scope, types: Mapping[str, TensorType]) -> None:
     for name, t in types.items():
         quant = _quant_of(scope, name, t, readers) if t.dtype in QUANTIZED else None
         scope.values[name] = arg = scope.graph.add_arg(name, TensorType(t.shape, t.dtype, quant))
+        if not t.elements:  # nothing to wait for: what reads it can be folded
+            scope.set_array(name, np.zeros(t.shape, t.dtype.numpy))
         if t.dtype in {DType.F16, DType.F64}:  # reals are f32 inside
-            scope.wide[name] = t.dtype
+            scope.wide[name], scope.originals[name] = t.dtype, arg
             scope.values[name] = scope.op(Cast, arg, loc=FileLoc(scope.source.file), to=DType.F32).out
 
 
 def _dims(source: Source, info: ValueInfoProto) -> list[Dim] | None:
     where = f"{source.file}: input {quoted(info.name)}"
     if not info.type.HasField("tensor_type"):
-        kind = info.type.WhichOneof("value") or "no type"
+        kind = _KINDS.get(info.type.WhichOneof("value") or "", "of no type")
         raise problem(
-            "an input is no tensor", where=where, why=f"it is {kind}", hint="export the model with tensor inputs"
+            "an input is no tensor",
+            where=where,
+            why=f"it is {kind}",
+            hint="export the model with tensor inputs",
+            kind=BadModelInput,
         )
     tensor = info.type.tensor_type
     if tensor.elem_type not in DTYPES:
         what = f"element type {dtype_name(tensor.elem_type)} isn't taken"
-        raise problem(what, where=where, hint="convert the model to float32 or to 8 and 16 bit integers")
+        hint = "convert the model to float32 or to 8 and 16 bit integers"
+        if tensor.elem_type == TensorProto.STRING:
+            hint = "a .hbm has numbers only: do what is done with text before the model, and cut it behind that"
+        raise problem(what, where=where, hint=hint, kind=BadModelInput)
     if not tensor.HasField("shape"):
         return None
     dims: list[Dim] = []
@@ -109,7 +142,7 @@ def _dims(source: Source, info: ValueInfoProto) -> list[Dim] | None:
         if d.HasField("dim_value") and d.dim_value > 0:
             dims.append(int(d.dim_value))
         elif d.HasField("dim_value") and d.dim_value == 0:
-            raise problem("an input has a size of 0", where=where, hint="export the model with the sizes it runs at")
+            dims.append(0)
         else:
             dims.append(None if d.dim_param in _ANONYMOUS else d.dim_param)
     return dims
@@ -117,15 +150,20 @@ def _dims(source: Source, info: ValueInfoProto) -> list[Dim] | None:
 
 def _bind(source: Source, name: str, dims: list[Dim] | None, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
     where = f"{source.file}: input {quoted(name)}"
-    hint = "check --shape"
+    sizes = [str(d) if isinstance(d, int) and d > 0 else "1" for d in dims or shape]
+    hint = f"give sizes where the model leaves them open, as in --shape {name}={'x'.join(sizes)}"
     if not shape or min(shape) < 1:
-        raise problem(f"the shape {list(shape)} has a size below 1", where=where, hint=hint)
+        raise problem(f"the shape {list(shape)} has a size below 1", where=where, hint=hint, kind=ShapeClash)
     if dims is None:
         return
     declared = _declared(dims)
     if len(dims) != len(shape):
         raise problem(
-            f"the shape {list(shape)} has rank {len(shape)}", where=where, why=f"the model says {declared}", hint=hint
+            f"the shape {list(shape)} has rank {len(shape)}",
+            where=where,
+            why=f"the model says {declared}",
+            hint=hint,
+            kind=ShapeClash,
         )
     for d, size in zip(dims, shape, strict=True):
         clash = d != size if isinstance(d, int) else d is not None and symbols.setdefault(d, size) != size
@@ -136,6 +174,7 @@ def _bind(source: Source, name: str, dims: list[Dim] | None, shape: tuple[int, .
                 where=where,
                 why=f"the model says {declared}",
                 hint="give sizes only where the model leaves them open",
+                kind=ShapeClash,
             )
 
 
@@ -143,7 +182,12 @@ def _checked(source: Source, info: ValueInfoProto, shape: tuple[int, ...]) -> Te
     t = TensorType(shape, DTYPES[info.type.tensor_type.elem_type])
     if t.nbytes > LARGEST:
         where = f"{source.file}: input {quoted(info.name)}"
-        raise problem(f"the shape {list(shape)} is beyond 2 GiB", where=where, hint="check how the model was exported")
+        raise problem(
+            f"the shape {list(shape)} is beyond 2 GiB",
+            where=where,
+            hint="check how the model was exported",
+            kind=TooLarge,
+        )
     return t
 
 
@@ -155,7 +199,7 @@ def _open_sizes(source: Source, still_open: Mapping[str, Sequence[Dim] | None]) 
     why = "; ".join(f"{quoted(name)} is {_declared(dims)}" for name, dims in still_open.items())
     hint = options + (" (with your sizes for the letters)" if letters else "")
     where = f"{source.file}: input {listing(map(quoted, still_open))}"
-    return problem("the model leaves sizes of its inputs open", where=where, why=why, hint=hint)
+    return problem("the model leaves sizes of its inputs open", where=where, why=why, hint=hint, kind=OpenSizes)
 
 
 def _declared(dims: Sequence[Dim] | None) -> str:

@@ -12,18 +12,16 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
+from hbc.diagnostics import NotAModel, TooLarge
+
+from .onnx_convert import FIRST, converted
+from .onnx_sparse import densify
 from .problem import listing, problem, quoted
 
-OLDEST, NEWEST = 9, 23  # opsets of the ONNX domain whose operators the rules know
+OLDEST, NEWEST = 1, 28  # opsets of the ONNX domain whose operators the rules know
 MOST_NODES = 1 << 17  # after inlining: large language models have some thousand
 STANDARD = ("", "ai.onnx.ml", "com.microsoft")  # domains that ONNX Runtime brings
 VENDOR = "horizon"
-
-_CUSTOM_HINTS = {
-    "onnx.brevitas": "export with brevitas.export.export_onnx_qcdq, which writes QuantizeLinear and DequantizeLinear",
-    "qonnx.custom_op.general": "export as QCDQ instead of QONNX (brevitas.export.export_onnx_qcdq)",
-    "com.microsoft.nchwc": "take the model from before ONNX Runtime's optimiser rewrote it for one CPU",
-}
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class Source:
     folder: Path | None
     sha256: str
     versions: Mapping[str, int]  # opset of each domain; the ONNX domain is ""
+    stated: int = 0  # the opset that the file states, where the model had to be converted
     nodes: tuple[NodeProto, ...] = ()
 
     @property
@@ -51,9 +50,11 @@ def parse(data: bytes, file: str) -> ModelProto:
         model.ParseFromString(data)
     except (DecodeError, RecursionError, ValueError) as error:
         why = f"{error} (the file may be cut short)"
-        raise problem("this is not a readable ONNX model", where=file, why=why, hint=hint) from error
+        raise problem("this is not a readable ONNX model", where=file, why=why, hint=hint, kind=NotAModel) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise problem("this is not an ONNX model", where=file, why="no graph was found in it", hint=hint)
+        raise problem(
+            "this is not an ONNX model", where=file, why="no graph was found in it", hint=hint, kind=NotAModel
+        )
     return model
 
 
@@ -61,19 +62,14 @@ def prepare(source: Source) -> Source:
     """`source` with functions inlined and `nodes` filled in: those that outputs depend on, each after its operands."""
     _require_text(source)
     _refuse_too_many_nodes(source)
-    source = replace(source, versions=_versions(source), model=_inlined(source))
+    source = _renewed(replace(source, versions=_versions(source), model=_inlined(source)))
     graph = source.graph
-    if graph.sparse_initializer:
-        names = listing(quoted(t.values.name) for t in graph.sparse_initializer)
-        raise problem("sparse initializers aren't taken", where=f"{source.file}: {names}", hint="store them dense")
+    densify(graph, source.folder, source.file)
     if not graph.output:
         raise problem("the graph has no output", where=source.file, hint="name at least one output when exporting")
     _refuse_repeated_names(source)
     ordered = _ordered(source)
-    live = tuple(_live(ordered, [o.name for o in graph.output]))
-    _refuse_unknown(source, live)
-    _check_nodes(source, live)
-    return replace(source, nodes=live)
+    return replace(source, nodes=tuple(_live(ordered, [o.name for o in graph.output])))
 
 
 def domain_of(node: NodeProto | FunctionProto) -> str:
@@ -157,6 +153,15 @@ def _versions(source: Source) -> dict[str, int]:
     return versions
 
 
+def _renewed(source: Source) -> Source:
+    """`source` in an opset that the rules know."""
+    version = source.versions[""]
+    if version >= FIRST:
+        return source
+    model = converted(source.model, version, source.file)
+    return replace(source, model=model, versions={**source.versions, "": FIRST}, stated=version)
+
+
 def _inlined(source: Source) -> ModelProto:
     if not source.model.functions:
         return source.model
@@ -173,13 +178,15 @@ def _refuse_too_many_nodes(source: Source) -> None:
     if nodes > MOST_NODES:
         functions = " with its functions inlined" if source.model.functions else ""
         why = f"it has {nodes} nodes{functions}; hbc takes {MOST_NODES}"
-        raise problem("the model is too large", where=source.file, why=why, hint="check how the model was exported")
+        raise problem(
+            "the model is too large", where=source.file, why=why, hint="check how the model was exported", kind=TooLarge
+        )
 
 
 def _inlined_size(source: Source) -> int:
     """How many nodes the model has once its functions are inlined: they may call each other, and grow like 2^n."""
     functions = {(domain_of(f), f.name, f.overload): f for f in source.model.functions}
-    calls = {key: [_callee(n) for n in _all_nodes(f.node)] for key, f in functions.items()}
+    calls = {key: [_callee(n) for n in all_nodes(f.node)] for key, f in functions.items()}
     sizes: dict[tuple[str, str, str], int] = {}
     try:
         for key in TopologicalSorter({k: functions.keys() & set(c) for k, c in calls.items()}).static_order():
@@ -188,7 +195,7 @@ def _inlined_size(source: Source) -> int:
         names = listing(quoted(name) for _, name, _ in dict.fromkeys(error.args[1]))
         where = f"{source.file}: function {names}"
         raise problem("a function of the model calls itself", where=where, hint="export the model again") from error
-    return sum(sizes.get(_callee(n), 1) for n in _all_nodes(source.graph.node))
+    return sum(sizes.get(_callee(n), 1) for n in all_nodes(source.graph.node))
 
 
 def _callee(node: NodeProto) -> tuple[str, str, str]:
@@ -271,62 +278,9 @@ def _live(ordered: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProt
     return kept[::-1]
 
 
-def _refuse_unknown(source: Source, nodes: Sequence[NodeProto]) -> None:
-    """One FrontendError for all nodes that neither hbc nor ONNX Runtime can run."""
-    unknown = [n for n in _all_nodes(nodes) if not _is_known(n, source.versions)]
-    if not unknown:
-        return
-    kinds = Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in unknown)
-    why = (
-        "; ".join(f"{kind} (×{count})" for kind, count in sorted(kinds.items()))
-        + ": no such operator in hbc or ONNX Runtime"
-    )
-    hints = [_CUSTOM_HINTS[d] for d in sorted({n.domain for n in unknown}) if d in _CUSTOM_HINTS]
-    hint = "; ".join(hints) or "export without custom operators, or as model-local functions"
-    where = f"{source.file}: node {listing(quoted(label(n)) for n in unknown)}"
-    raise problem(
-        f"operators that hbc doesn't know are used by {len(unknown)} of {len(nodes)} nodes",
-        where=where,
-        why=why,
-        hint=hint,
-    )
-
-
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, and those of their subgraphs."""
     for node in nodes:
         yield node
         for graph in subgraphs(node):
-            yield from _all_nodes(graph.node)
-
-
-def _is_known(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    domain = domain_of(node)
-    if domain == VENDOR:
-        return True  # the vendor's rules name what they don't take
-    if domain not in STANDARD:
-        return False
-    return domain == "com.microsoft" or onnx.defs.has(node.op_type, versions.get(domain, 1), domain)
-
-
-def _check_nodes(source: Source, nodes: Iterable[NodeProto]) -> None:
-    """Hold every standard node to ONNX's own schema: operand counts, attribute names and types.
-
-    Of a node with subgraphs, only the nodes inside are checked: the checker knows no outer tensors.
-    """
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = max(source.model.ir_version, 3)
-    context.opset_imports = {k: v for k, v in source.versions.items() if k in STANDARD}
-    for node in nodes:
-        inner = list(subgraphs(node))
-        for graph in inner:
-            _check_nodes(source, graph.node)
-        if inner or domain_of(node) not in {"", "ai.onnx.ml"}:
-            continue
-        try:
-            onnx.checker.check_node(node, context)
-        except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-            version = source.versions.get(domain_of(node))
-            where = f"{source.file}: node {quoted(label(node))} ({node.op_type}, opset {version})"
-            why = str(error).splitlines()[0]
-            raise problem("the node breaks its operator's definition", where=where, why=why) from error
+            yield from all_nodes(graph.node)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto
 
-from hbc.diagnostics import FrontendError
+from hbc.diagnostics import BadNode, Diagnostic, FrontendError, NotTaken, UnknownSize
 from hbc.ir.core import Op, Value
 from hbc.ir.location import NodeLoc
 from hbc.ir.ops import Call, Cast, Const, Dequantize, Reinterpret
@@ -19,6 +19,7 @@ from hbc.ir.types import DType, TensorType
 from hbc_runtime import numerics
 
 from .onnx_infer import Inferred, infer
+from .onnx_loops import loop_types
 from .onnx_model import captured, domain_of, label
 from .onnx_scope import Scope
 from .onnx_tensors import DTYPES, dtype_name
@@ -48,9 +49,9 @@ class Node:
         kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         return f"{self.scope.source.file}: node {quoted(self.loc.node)} ({kind}, opset {self.version})"
 
-    def fail(self, what: str, why: str = "", hint: str = "") -> FrontendError:
-        """A FrontendError at this node."""
-        return problem(what, where=self.where, why=why, hint=hint)
+    def fail(self, what: str, why: str = "", hint: str = "", kind: type[Diagnostic] = BadNode) -> FrontendError:
+        """A FrontendError at this node; `kind` gives the code."""
+        return problem(what, where=self.where, why=why, hint=hint, kind=kind)
 
     # -- operands
 
@@ -152,6 +153,8 @@ class Node:
         found: list[Inferred | None] = [None] * len(self.proto.output)
         if self.domain in {"", "ai.onnx.ml"}:
             found = infer(self.proto, known, self.scope.source.versions)
+        if self.op_type == "Loop" and not self.domain:
+            found = loop_types(self.proto, known, self.scope.source.versions, found)
         for i, name in enumerate(self.proto.output):
             stated, result = self.scope.declared.get(name), found[i]
             if stated is not None and (
@@ -160,9 +163,10 @@ class Node:
                 found[i] = Inferred(stated.elem_type, stated.shape)
         return found
 
-    def call(self, types: Sequence[Inferred | None] | None = None) -> list[Value]:
+    def call(self, types: Sequence[Inferred | None] | None = None, *, reason: str = "", hint: str = "") -> list[Value]:
         """The node as a `call`, one Value per output that has a name. Types are inferred where they are not given.
 
+        `reason` and `hint` are what a report says of it: what this node has that no instruction does, and what to try.
         FrontendError where a result's type isn't known before running, or is none that the runtime has.
         """
         found = self.inferred() if types is None else types
@@ -176,6 +180,7 @@ class Node:
         op = self.scope.op(
             Call, *operands, loc=self.loc, types=results, op_type=self.op_type, domain=self.domain, opset=self.version,
             node_proto=base64.b64encode(self._positional().SerializeToString(deterministic=True)).decode("ascii"),
+            reason=reason, hint=hint,
         )  # fmt: skip
         return [self._narrowed(n, v) for n, v in zip(outputs, op.results, strict=True)]
 
@@ -183,17 +188,17 @@ class Node:
         if result is None or result.shape is None:
             why = f"the shape of its result {quoted(name)} depends on the data, or is not stated in the model"
             hint = "cut the model before this node and do the rest outside, or state the shape (value_info)"
-            raise self.fail("the size of a result isn't known before running", why=why, hint=hint)
+            raise self.fail("the size of a result isn't known before running", why=why, hint=hint, kind=UnknownSize)
         if result.elem_type not in DTYPES:
             what = f"its result {quoted(name)} has element type {dtype_name(result.elem_type)}, which isn't taken"
-            raise self.fail(what, hint="convert the model to float32 or to 8 and 16 bit integers")
+            raise self.fail(what, hint="convert the model to float32 or to 8 and 16 bit integers", kind=NotTaken)
         return TensorType(result.shape, DTYPES[result.elem_type])
 
     def _narrowed(self, name: str, value: Value) -> Value:
         """A call's result as the IR carries it: float16 and float64 as f32."""
         if value.type.dtype not in {DType.F16, DType.F64}:
             return value
-        self.scope.wide[name] = value.type.dtype
+        self.scope.wide[name], self.scope.originals[name] = value.type.dtype, value
         return self.op(Cast, value, to=DType.F32)
 
     def _positional(self) -> NodeProto:
@@ -210,11 +215,11 @@ class Node:
         proto.output.extend(f"result:{next(results)}" if name else "" for name in self.proto.output)
         for a in proto.attribute:
             for graph in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-                _rename(graph, renaming)
+                rename_graph(graph, renaming)
         return proto
 
 
-def _rename(graph: onnx.GraphProto, outer: dict[str, str]) -> None:
+def rename_graph(graph: onnx.GraphProto, outer: dict[str, str]) -> None:
     """Rename what a subgraph captures by `outer`, and its own tensors out of every other name's way."""
     own = (
         {i.name for i in graph.input} | {t.name for t in graph.initializer} | {o for n in graph.node for o in n.output}
@@ -233,7 +238,7 @@ def _rename(graph: onnx.GraphProto, outer: dict[str, str]) -> None:
         node.output.extend(outputs)
         for a in node.attribute:
             for inner in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-                _rename(inner, names)
+                rename_graph(inner, names)
 
 
 def known_value(value: Value) -> np.ndarray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hbc.diagnostics import BadQuantization
 from hbc.ir.core import Value
 from hbc.ir.ops import Dequantize, Quantize, Reinterpret
 from hbc.ir.types import DType, Quant, TensorType
@@ -15,11 +16,13 @@ VANISHING = 2.0**-100  # scales of dead channels: 0, or what calibration left of
 QUANTIZED = {DType.I8, DType.U8, DType.I16, DType.U16, DType.I32}
 
 
-def read_quant(n: Node, scale: int, zero: int, dtype: DType, shape: tuple[int, ...], axis: int) -> Quant | None:
+def read_quant(
+    n: Node, scale: int, zero: int, dtype: DType, shape: tuple[int, ...], axis: int, *, magnitude: bool = False
+) -> Quant | None:
     """The quantisation that operands `scale` and `zero` give a tensor of `dtype` and `shape`; None where not constant.
 
-    `axis` counts where the scales are a list. FrontendError names the node and tensor where the values contradict the
-    tensor.
+    `axis` counts where the scales are a list; with `magnitude` their signs are left out. FrontendError names the node
+    and tensor where the values contradict the tensor.
     """
     scales = n.array(scale)
     zeros = n.array(zero) if n.has(zero) else np.zeros(1, dtype.numpy)
@@ -27,36 +30,64 @@ def read_quant(n: Node, scale: int, zero: int, dtype: DType, shape: tuple[int, .
         return None
     who = f"scale {quoted(n.name(scale))}"
     if scales.dtype.kind != "f":
-        raise n.fail(f"{who} is {scales.dtype}, not a float", hint="export the model again")
+        raise n.fail(f"{who} is {scales.dtype}, not a float", hint="export the model again", kind=BadQuantization)
     if n.has(zero) and DType.of(zeros.dtype) is not dtype:
         why = f"zero point {quoted(n.name(zero))} is {zeros.dtype}, the tensor is {dtype.text}"
-        raise n.fail("zero point and tensor differ in type", why=why, hint="export the model again")
+        raise n.fail(
+            "zero point and tensor differ in type", why=why, hint="export the model again", kind=BadQuantization
+        )
     flat = scales.astype(np.float32).reshape(-1)
+    flat = np.abs(flat) if magnitude else flat
     if not np.isfinite(flat).all() or (flat < 0).any():
         bad = flat[~(np.isfinite(flat) & (flat >= 0))][0]
-        raise n.fail(f"{who} holds {bad}", why="a scale is a positive, finite number", hint="calibrate the model again")
+        raise n.fail(
+            f"{who} holds {bad}",
+            why="a scale is a positive, finite number",
+            hint="calibrate the model again",
+            kind=BadQuantization,
+        )
     return _shaped(n, flat, zeros.reshape(-1), shape, axis, who)
 
 
 def _shaped(n: Node, scales: np.ndarray, zeros: np.ndarray, shape: tuple[int, ...], axis: int, who: str) -> Quant:
     if zeros.size not in {1, scales.size}:
-        raise n.fail(f"{who} has {scales.size} entries, its zero point {zeros.size}", hint="export the model again")
+        raise n.fail(
+            f"{who} has {scales.size} entries, its zero point {zeros.size}",
+            hint="export the model again",
+            kind=BadQuantization,
+        )
     zero = tuple(int(z) for z in zeros)
     if scales.size == 1:
         return Quant((float(scales[0]),), zero)
     if not -len(shape) <= axis < len(shape):
-        raise n.fail(f"axis {axis} is none of a tensor of rank {len(shape)}", why=f"{who} has one entry per channel")
+        raise n.fail(
+            f"axis {axis} is none of a tensor of rank {len(shape)}",
+            why=f"{who} has one entry per channel",
+            kind=BadQuantization,
+        )
     axis %= len(shape)
     if shape[axis] != scales.size:
         why = f"axis {axis} of the tensor has {shape[axis]}, shape {list(shape)}"
-        raise n.fail(f"{who} has {scales.size} entries", why=why, hint="export the model again")
+        raise n.fail(f"{who} has {scales.size} entries", why=why, hint="export the model again", kind=BadQuantization)
     return Quant(tuple(float(s) for s in scales), zero, axis)
+
+
+def list_quant(n: Node, scales: np.ndarray, zeros: np.ndarray, axis: int | None) -> Quant:
+    """A Quant of these scales and zero points along `axis`; FrontendError for scales that are no positive numbers."""
+    if not np.isfinite(scales).all() or (scales < 0).any():
+        raise n.fail("a scale is negative or not finite", hint="calibrate the model again", kind=BadQuantization)
+    return Quant(tuple(float(s) for s in np.float32(scales)), tuple(int(z) for z in zeros), axis)
 
 
 def require_positive(n: Node, quant: Quant) -> None:
     """FrontendError where a scale that computed tensors are divided by is zero."""
     if min(quant.scale) <= 0:
-        raise n.fail("a scale is 0", why="a computed tensor can't be divided by it", hint="calibrate the model again")
+        raise n.fail(
+            "a scale is 0",
+            why="a computed tensor can't be divided by it",
+            hint="calibrate the model again",
+            kind=BadQuantization,
+        )
 
 
 def quantized(n: Node, x: Value, quant: Quant, dtype: DType) -> Value:
@@ -97,7 +128,9 @@ def dequantize_operand(n: Node, index: int, scale: int, zero: int, axis: int) ->
     t = n.x(index).type if array is None else TensorType(array.shape, DType.of(array.dtype))
     if t.dtype not in QUANTIZED:
         raise n.fail(
-            f"input {quoted(n.name(index))} is {t.dtype.text}, which stands for no reals", hint="export the model again"
+            f"input {quoted(n.name(index))} is {t.dtype.text}, which stands for no reals",
+            hint="export the model again",
+            kind=BadQuantization,
         )
     quant = read_quant(n, scale, zero, t.dtype, t.shape, axis)
     if quant is None:

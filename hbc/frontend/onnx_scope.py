@@ -6,17 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
+from hbc.diagnostics import TooLarge
 from hbc.ir.builder import Builder
 from hbc.ir.core import Graph, Op, Value
 from hbc.ir.location import Loc, NodeLoc
-from hbc.ir.ops import Cast, Const
+from hbc.ir.ops import CallGraph, Cast, Const
 from hbc.ir.types import DType, Quant, TensorType
 
+from .onnx_failures import Failures, MissingOperandError
 from .onnx_infer import Known
 from .onnx_model import Source
-from .onnx_tensors import ELEM_TYPES, LARGEST, decode
+from .onnx_tensors import ELEM_TYPES, LARGEST, decode, packed_limits
 from .problem import problem, quoted
 
 OpT = TypeVar("OpT", bound=Op)
@@ -30,12 +32,15 @@ class Scope:
     their dtype comes back at the border and in ops that ONNX Runtime runs.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, failures: Failures) -> None:
         self.source = source
         self.graph = Graph()
         self.build = Builder(self.graph)
         self.values: dict[str, Value] = {}
         self.wide: dict[str, DType] = {}
+        self.originals: dict[str, Value] = {}  # those of them that exist in that dtype: inputs, and results of calls
+        self.failures = failures
+        self.limits: dict[str, tuple[int, int]] = {}  # of constants whose type has fewer than 8 bits
         self.read: set[str] = set()  # every tensor that a node or an output of the graph reads
         self.declared: dict[str, Known] = {}  # static types that the file itself states: the last resort of inference
         self.folded = 0  # elements of folded results so far
@@ -43,6 +48,17 @@ class Scope:
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, TensorProto] = {}
         self._typed: dict[tuple[str, Quant | None], Value] = {}
+        self.integers: dict[str, Any] = {}  # of folded reals that were integers (`onnx_weight_only`)
+        self.notes: list[str] = []  # what was changed on the way in, by node: for the report
+        self.makers = {name: node for node in source.nodes for name in node.output if name}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in source.nodes:
+            for name in dict.fromkeys(node.input):
+                self._readers.setdefault(name, []).append(node)
+
+    def readers(self, name: str) -> list[NodeProto]:
+        """The nodes of the graph that read a tensor, each once."""
+        return self._readers.get(name, [])
 
     # -- constants
 
@@ -57,11 +73,20 @@ class Scope:
     def array(self, name: str) -> np.ndarray | None:
         """The tensor's values where they are known at import."""
         if name not in self._arrays and name in self._tensors:
-            array = decode(self._tensors[name], self.source.folder, self.source.file)
-            self._decoded += array.nbytes
+            if self._decoded <= ALL_CONSTANTS:
+                array = decode(self._tensors[name], self.source.folder, self.source.file)
+                self._decoded += array.nbytes
             if self._decoded > ALL_CONSTANTS:
                 why = "many tensors may name the same bytes of one file"
-                raise problem(f"the constants are beyond {ALL_CONSTANTS >> 30} GiB", where=self.source.file, why=why)
+                raise problem(
+                    f"the constants are beyond {ALL_CONSTANTS >> 30} GiB",
+                    where=self.source.file,
+                    why=why,
+                    kind=TooLarge,
+                )
+            limits = packed_limits(self._tensors[name].data_type)
+            if limits is not None:
+                self.limits[name] = limits
             self._arrays[name] = array
         return self._arrays.get(name)
 
@@ -94,9 +119,15 @@ class Scope:
             self.values[name] = self.values[of]
         if of in self.wide:
             self.wide[name] = self.wide[of]
+        if of in self.originals:
+            self.originals[name] = self.originals[of]
+        if of in self.limits:
+            self.limits[name] = self.limits[of]
 
     def value(self, name: str) -> Value:
         """The IR value of a tensor; a known array becomes a constant."""
+        if self.failures.touch([name]):
+            raise MissingOperandError(f"{quoted(name)} could not be made")
         if name not in self.values:
             array = self.array(name)
             if array is None:
@@ -117,7 +148,12 @@ class Scope:
 
     def onnx_value(self, name: str, loc: Loc) -> Value:
         """The tensor as ONNX Runtime must see it: plain integers, and float16 or float64 where the model says so."""
-        value = self.value(name)
+        value, array = self.value(name), self.array(name)
+        if name in self.originals:
+            return self.originals[name]
+        if name in self.wide and array is not None:
+            type_ = TensorType(array.shape, self.wide[name])
+            return self.op(Const, loc=loc, type=type_, name=name, value=array.astype(type_.dtype.numpy)).out
         if name in self.wide:
             return self.op(Cast, value, loc=loc, to=self.wide[name]).out
         return value
@@ -138,6 +174,8 @@ class Scope:
         op = self.build.op(cls, *operands, loc=loc, type=type, types=types, name=name, **attrs)
         op.verify()
         for result in op.results:
+            if isinstance(op, CallGraph) and result.type.is_dynamic:
+                continue
             if min(result.type.shape, default=0) < 0 or result.type.nbytes > LARGEST:
                 msg = f"a result of shape {list(result.type.shape)} ({result.type.nbytes} bytes) is beyond 2 GiB"
                 raise ValueError(msg)

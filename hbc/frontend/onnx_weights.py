@@ -9,6 +9,7 @@ import numpy as np
 from hbc.ir.builder import make_op
 from hbc.ir.core import Value
 from hbc.ir.ops import Const, Dequantize, Move, Mul, Quantize, Reshape, Transpose
+from hbc.ir.ops.quant import quant_arrays
 from hbc.ir.types import DType, Quant, TensorType
 
 from .onnx_node import Node
@@ -101,3 +102,18 @@ def _image(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Ten
     """The move's result type for `value`; ValueError where a per-channel axis has no image."""
     stand_in = Value(value.type, n.scope.graph, 0)  # takes the use that a failed inference leaves behind
     return make_op(cls, [stand_in], attrs, n.loc).out.type
+
+
+def limited_weight(n: Node, value: Value, low: float, high: float) -> Value | None:
+    """The integers of a fake-quantised constant limited to [low, high]: its reals are, before they are quantised.
+
+    None for any other value. Rounding keeps order, so it is the same to limit before as after.
+    """
+    op, quant = value.op, value.type.quant
+    const = op.x.defined_by(Const) if isinstance(op, Quantize) else None
+    if const is None or quant is None:
+        return None
+    scale, zero = quant_arrays(quant, value.type.rank)
+    bounds = [np.float32(limit - zero) * scale for limit in (low, high)]
+    reals = n.scope.const(np.clip(const.value, *bounds).astype(np.float32), const.loc, const.out.name)
+    return n.op(Quantize, reals, type=value.type)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hbc.diagnostics import FrontendError, error
+from hbc.diagnostics import BadModel, Diagnostic, FrontendError, VerifyError, error
+
+# What malformed nodes make of rules and of NumPy: told as the node's fault. AssertionErrors are hbc's own and pass.
+NODE_FAULTS = (
+    ArithmeticError,
+    LookupError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    AttributeError,
+    VerifyError,
+)
 
 SHOWN = 8  # how many names a message lists before it counts the rest
 NAME_LIMIT = 120  # characters of one name: exporters write scopes of thousands
 
 
-def problem(what: str, *, where: str, why: str = "", hint: str = "") -> FrontendError:
-    """A FrontendError in the house's form; `where` names the user's file, node or tensor."""
-    return error(FrontendError, what, where=where, why=why, hint=hint)
+def problem(
+    what: str, *, where: str, why: str = "", hint: str = "", kind: type[Diagnostic] = BadModel
+) -> FrontendError:
+    """A FrontendError in the house's form; `where` names the user's file, node or tensor, `kind` gives the code."""
+    return error(FrontendError, what, where=where, why=why, hint=hint, kind=kind)
 
 
 def quoted(name: str) -> str:

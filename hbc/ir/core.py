@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from hbc.diagnostics import VerifyError
 
-from .location import Loc, node_names
+from .location import Loc, NodeLoc, node_names
 from .types import TensorType
 
 if TYPE_CHECKING:
@@ -86,6 +86,23 @@ class Placement:
     device: str
     reason: str = ""
     segment: int = 0
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a pass did that the graph doesn't show, for the report: of which kind, and at which of the user's nodes."""
+
+    kind: str
+    nodes: tuple[str, ...]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What became of a node of the user's model of which no op is left: who took it away (a pass, or `import`)."""
+
+    by: str
+    why: str
 
 
 class Op:
@@ -182,6 +199,7 @@ class Graph:
         self.ops: list[Op] = []
         self.outputs: list[Output] = []
         self.arena_size: int | None = None
+        self.remarks: list[Remark] = []
 
     def add_arg(self, name: str, type_: TensorType) -> Value:
         """A new argument; its name is the user's input name."""
@@ -232,3 +250,5 @@ class Module:
     march: str = "nash-e"
     arith: str = "bpu"
     metadata: dict[str, str] = field(default_factory=dict)
+    sources: tuple[NodeLoc, ...] = ()  # every node of the user's model, in order; a module read as text names none
+    gone: dict[NodeLoc, Gone] = field(default_factory=dict)  # those of `sources` of which no op is left

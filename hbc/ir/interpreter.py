@@ -11,10 +11,10 @@ from hbc_runtime.errors import InputMismatch
 from . import fixed_point
 from .core import Graph, Module, Op, Value
 from .naming import value_names
-from .ops.misc import Call
+from .ops.misc import CALLS, Call, CallGraph
 from .semantics import Semantics
 
-CpuEngine = Callable[[Call, list[np.ndarray]], Sequence[np.ndarray]]
+CpuEngine = Callable[[Call | CallGraph, list[np.ndarray]], Sequence[np.ndarray]]
 
 
 def evaluate(
@@ -22,9 +22,10 @@ def evaluate(
 ) -> list[np.ndarray]:
     """The results of one op for the values of its operands (None for a missing one), of the results' shapes and dtypes.
 
-    Quantised arithmetic by `fixed_point`, a `call` by `cpu` (LookupError where there is none), all else by the class.
+    Quantised arithmetic by `fixed_point`, a `call` or `call_graph` by `cpu` (LookupError where there is none), all else
+    by the class.
     """
-    if isinstance(op, Call) and cpu is not None:
+    if isinstance(op, CALLS) and cpu is not None:
         results = cpu(op, [a for a in arrays if a is not None])
     elif fixed_point.is_fixed(op):
         results = fixed_point.evaluate(op, sem, arrays)
@@ -33,7 +34,7 @@ def evaluate(
     made = [np.asarray(r) for r in results]
     for value, array in zip(op.results, made, strict=True):
         t = value.type
-        fits = array.shape == t.shape and array.dtype == t.dtype.numpy
+        fits = t.holds(array)
         assert fits, f"{op} made {array.dtype}{array.shape}, its type is {t.dtype.text}{t.shape}"
     return made
 

@@ -42,6 +42,12 @@ def fuse(locs: Iterable[Loc]) -> Loc:
     return kept[0] if len(kept) == 1 else FusedLoc(kept)
 
 
+def source_nodes(loc: Loc) -> tuple[NodeLoc, ...]:
+    """The user's nodes in `loc`, in order."""
+    parts = loc.parts if isinstance(loc, FusedLoc) else (loc,)
+    return tuple(p for p in parts if isinstance(p, NodeLoc))
+
+
 def node_names(loc: Loc) -> tuple[str, ...]:
     """The names of the user's nodes in `loc`, in order."""
     parts = loc.parts if isinstance(loc, FusedLoc) else (loc,)

@@ -17,9 +17,9 @@ from .dense import Dense
 from .kinds import ANY_SIZE, Kind
 from .lexer import Token
 from .location import FileLoc, FusedLoc, Loc, NodeLoc
-from .types import DType, Quant, TensorType
+from .types import DYNAMIC, DType, Quant, TensorType
 
-_SHAPE_AND_DTYPE = re.compile(r"((?:[0-9]+x)*)([A-Za-z_][A-Za-z0-9_]*)")
+_SHAPE_AND_DTYPE = re.compile(r"((?:(?:[0-9]+|\?)x)*)([A-Za-z_][A-Za-z0-9_]*)")
 _WORD_OF_TYPE = re.compile(r"[^<>,\s]+")
 _MAX_RANK = 32
 _MAX_DIM = (1 << 31) - 1
@@ -75,7 +75,7 @@ class ValueParser(Cursor):
 
     # ---- types
 
-    def tensor_type(self) -> TensorType:
+    def tensor_type(self, *, may_be_dynamic: bool = False) -> TensorType:
         self.expect("tensor")
         if not self.at("<"):
             raise self.unexpected("'<'")
@@ -84,6 +84,9 @@ class ValueParser(Cursor):
             raise self.not_a_shape()
         place = Token("word", match[0], match.start())
         shape = self.shape(match[1], place)
+        if DYNAMIC in shape and not may_be_dynamic:
+            why = "only results of call_graph may have open sizes"
+            raise self.fail(BadType(message=f"{place.quoted} has an open size", why=why), place)
         if match[2] not in _DTYPES:
             hint = nearest(match[2], _DTYPES) or f"dtypes are {', '.join(_DTYPES)}"
             word = Token("word", match[2], match.start(2))
@@ -99,15 +102,15 @@ class ValueParser(Cursor):
             return self.unexpected("sizes and a dtype, as in 1x3x8x8xi8")
         place = Token("word", match[0], match.start())
         message = f"{place.quoted} is not sizes and a dtype, as in 1x3x8x8xi8"
-        return self.fail(BadType(message=message, why="every size is a number: shapes are static"), place)
+        return self.fail(BadType(message=message, why="every size is a number, or ? in results of call_graph"), place)
 
     def shape(self, text: str, place: Token) -> tuple[int, ...]:
         dims = text.split("x")[:-1]
         if len(dims) > _MAX_RANK:
             raise self.fail(BadType(message=f"a rank of {len(dims)}; {_MAX_RANK} is the most"), place)
-        if any(len(d) > 10 or int(d) > _MAX_DIM for d in dims):
+        if any(len(d) > 10 or (d != "?" and int(d) > _MAX_DIM) for d in dims):
             raise self.fail(BadType(message=f"a size is over {_MAX_DIM}"), place)
-        return tuple(map(int, dims))
+        return tuple(DYNAMIC if d == "?" else int(d) for d in dims)
 
     def quant(self) -> Quant:
         start = self.expect("q")

@@ -28,7 +28,7 @@ from .core import Graph, Module, Op, Placement, Value
 from .kinds import attr_kinds
 from .lexer import Lexer, Token
 from .location import Loc, NodeLoc
-from .ops import TABLE
+from .ops import TABLE, CallGraph
 from .parse_values import Literal, ValueParser
 from .types import TensorType
 
@@ -183,7 +183,7 @@ class _Parser(ValueParser):
             raise self.fail(UnknownOp(name=token.shown, hint=nearest(token.text, TABLE)), token)
         operands = self.operands(cls, token)
         attrs = self.attrs(cls, token)
-        types = self.types(len(names))
+        types = self.types(len(names), may_be_dynamic=cls is CallGraph)
         suffixes = self.suffixes(len(names))
         for name, value in attrs.items():
             if isinstance(value, Literal):
@@ -224,15 +224,15 @@ class _Parser(ValueParser):
                 raise self.fail(BadOperands(op=cls.NAME, message=f"operand {i} ({spec.name!r}) is missing"), op)
         return operands
 
-    def types(self, count: int) -> list[TensorType]:
+    def types(self, count: int, *, may_be_dynamic: bool) -> list[TensorType]:
         if count == 0:
             return []
         self.expect(":")
-        types = [self.tensor_type()]
+        types = [self.tensor_type(may_be_dynamic=may_be_dynamic)]
         while len(types) < count:
             if not self.accept(","):
                 raise self.unexpected(f"',' and a type: there are {count} results")
-            types.append(self.tensor_type())
+            types.append(self.tensor_type(may_be_dynamic=may_be_dynamic))
         return types
 
     def suffixes(self, results: int) -> _Suffixes:

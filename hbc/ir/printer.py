@@ -13,7 +13,7 @@ from .core import Graph, Module, Op, Placement, Value
 from .kinds import ANYTHING, attr_kinds, plain_attrs
 from .location import FileLoc, FusedLoc, Loc, NodeLoc
 from .naming import Namer, bare_or_quoted, quote, value_names, value_text
-from .types import DType, Quant, TensorType
+from .types import DYNAMIC, DType, Quant, TensorType
 
 HEADER = "// hbir 1"
 _WORD = re.compile(r"(?!(?:inf|nan)$)[A-Za-z_][A-Za-z0-9_.]*")
@@ -44,8 +44,8 @@ def print_op(graph: Graph, op: Op, *, locs: bool = False) -> str:
 
 
 def print_type(t: TensorType) -> str:
-    """`tensor<1x3x8x8xi8, q<0.05:-3>>`."""
-    dims = "".join(f"{d}x" for d in t.shape)
+    """`tensor<1x3x8x8xi8, q<0.05:-3>>`; a size that is known only after a run is `?`."""
+    dims = "".join("?x" if d == DYNAMIC else f"{d}x" for d in t.shape)
     quant = "" if t.quant is None else f", {print_quant(t.quant)}"
     return f"tensor<{dims}{t.dtype.text}{quant}>"
 

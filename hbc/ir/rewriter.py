@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from .builder import make_op
-from .core import Graph, Op, Value
-from .location import Loc, fuse
+from .core import Graph, Op, Remark, Value
+from .location import Loc, fuse, node_names
 from .types import TensorType
 
 OpT = TypeVar("OpT", bound=Op)
@@ -40,6 +40,11 @@ class Rewriter:
     def insert(self, op: Op) -> None:
         """Put a finished op before the anchor."""
         self.graph.ops.insert(self.graph.ops.index(self.anchor), op)
+
+    def remark(self, kind: str, detail: str, *sources: Op) -> None:
+        """Tell the report what the graph won't show, at the nodes of the anchor and of `sources`."""
+        nodes = node_names(fuse([self.anchor.loc, *(s.loc for s in sources)]))
+        self.graph.remarks.append(Remark(kind, nodes, detail))
 
     def replace(self, old: Op | Value, new: Op | Value, *sources: Op) -> None:
         """Readers of `old` read `new`; `new`'s op takes the fused location of itself, `old` and `sources`.

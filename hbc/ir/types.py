@@ -8,14 +8,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from hbc_runtime.types import DType, Layout, Quant
+import numpy as np
 
-__all__ = ["DType", "Layout", "Quant", "TensorType", "f32", "remap_axis"]
+from hbc_runtime.types import DYNAMIC, DType, Layout, Quant, holds
+
+__all__ = ["DYNAMIC", "DType", "Layout", "Quant", "TensorType", "f32", "remap_axis"]
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape, element type, and (for integers that stand for reals) how they do. `quant` None: plain numbers."""
+    """Shape, element type, and (for integers that stand for reals) how they do. `quant` None: plain numbers.
+
+    A size may be DYNAMIC in the results of a `call_graph` that the graph returns, and nowhere else.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
@@ -27,14 +32,26 @@ class TensorType:
         return len(self.shape)
 
     @property
+    def is_dynamic(self) -> bool:
+        """True where a size is known only once the model has run."""
+        return DYNAMIC in self.shape
+
+    @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Number of elements. Raises ValueError where a size is dynamic."""
+        if self.is_dynamic:
+            msg = f"how many elements {self} has is known only once the model has run"
+            raise ValueError(msg)
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a dense tensor of this type."""
+        """Bytes of a dense tensor of this type. Raises ValueError where a size is dynamic."""
         return self.elements * self.dtype.size
+
+    def holds(self, array: np.ndarray) -> bool:
+        """True where `array` has the type's dtype, rank and static sizes."""
+        return holds(self.shape, self.dtype, array)
 
     @property
     def is_quantized(self) -> bool:

@@ -9,8 +9,8 @@ from hbc.diagnostics import VerifyError
 from .core import Graph, Module, Op, Use, Value
 from .kinds import attr_kinds
 from .location import FusedLoc
-from .ops.misc import Call
-from .types import TensorType
+from .ops.misc import CALLS, CallGraph
+from .types import DYNAMIC, TensorType
 
 DEVICES = ("bpu", "host", "cpu")
 
@@ -19,7 +19,8 @@ def verify(module: Module) -> None:
     """Raise VerifyError, naming op and node, where the module breaks a law:
 
     FORM: operands, attributes and results are as the op's class declares.  SSA: every operand is defined above its op.
-    USES: use lists and operands say the same.  TYPE: sizes are not negative, quantisations fit their tensors.
+    USES: use lists and operands say the same.
+    TYPE: sizes are known (but for outputs of a call_graph) and not negative, quantisations fit their tensors.
     NAMES: arguments and outputs have distinct names.  OUTPUTS: there are some, and they are values of this graph.
     (C1) …: the numbered constraints of the op's class.
     """
@@ -125,13 +126,14 @@ def _verify_form(op: Op) -> None:
 
 
 def _verify_results(op: Op, seen: set[Value]) -> None:
-    one = len(op.results) == 1 or isinstance(op, Call)
+    one = len(op.results) == 1 or isinstance(op, CALLS)
     _require(op, "FORM", one, f"it has {len(op.results)} results, not 1")
     for i, result in enumerate(op.results):
         _require(op, "FORM", result.owner is op and result.index == i, f"result {i} belongs to another op")
         if result in seen:
             raise _broken(op, "SSA", f"it makes {_named(result)} again")
-        wrong = type_fault(result.type)
+        may_be_dynamic = isinstance(op, CallGraph) and result.is_output and not result.users
+        wrong = type_fault(result.type, may_be_dynamic=may_be_dynamic)
         _require(op, "TYPE", not wrong, f"result {i}: {wrong}")
 
 
@@ -145,12 +147,16 @@ def _verify_constraints(op: Op) -> None:
         raise _broken(op, "FORM", message) from error
 
 
-def type_fault(t: TensorType) -> str:
+def type_fault(t: TensorType, *, may_be_dynamic: bool = False) -> str:
     """What is wrong with a type, or "" where it is sound."""
-    if any(d < 0 for d in t.shape):
+    if t.is_dynamic and not may_be_dynamic:
+        return f"{t} has an open size, which only results of call_graph may have that are outputs and nothing else"
+    if any(d < 0 and d != DYNAMIC for d in t.shape):
         return f"shape {t.shape} has a negative size"
     if t.quant is None:
         return ""
+    if t.is_dynamic:
+        return f"{t} has scales and an open size"
     q = t.quant
     if not t.dtype.is_integer:
         return f"{t.dtype.text} is not an integer, but has scales"

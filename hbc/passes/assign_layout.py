@@ -91,6 +91,11 @@ FOLLOW: dict[type[Op], Callable[[Attrs], Attrs]] = {
         isa.ReduceSum: _axes,
         isa.ReduceMax: _axes,
         isa.ReduceMin: _axes,
+        isa.ArgMax: _axis,
+        isa.ArgMin: _axis,
+        isa.Compare: _nothing,
+        isa.Select: _nothing,
+        isa.Logical: _nothing,
         isa.Concat: _axis,
         isa.Slice: _slice,
         isa.Pad: _pads,
@@ -104,7 +109,8 @@ def data_operands(op: Op) -> list[int]:
     """Positions of the operands that follow the layout: both sides of a binary op, all of a concat, else the first."""
     if op.OPERANDS[0].variadic:
         return list(range(len(op.operands)))
-    return [i for i, spec in enumerate(op.OPERANDS) if i == 0 or spec.name == "rhs"]
+    named = [i for i, spec in enumerate(op.OPERANDS) if i == 0 or spec.name in {"lhs", "rhs"}]
+    return [i for i in named if op.operands[i] is not None]
 
 
 def permuted(values: Sequence[int]) -> tuple[int, ...]:

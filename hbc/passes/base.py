@@ -33,11 +33,12 @@ class Pass:
 
     Subclasses are frozen dataclasses; their fields are the pass's options (`fuse-conv{x=1}`). `run` returns how many
     rewrites it made. `changes_numerics`: the integers before and after may differ (a proof by execution is not asked
-    for). The docstring shows before and after.
+    for). `absorbs`: what it means where nothing is left of a node after the pass. The docstring shows before and after.
     """
 
     name: ClassVar[str]
     changes_numerics: ClassVar[bool] = False
+    absorbs: ClassVar[str] = "a rewrite left nothing of it to do"
 
     def run(self, module: Module, target: Target) -> int:
         """Rewrite `module` in place; returns the number of rewrites."""

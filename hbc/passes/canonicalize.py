@@ -31,13 +31,15 @@ class Canonicalize(Pass):
         %d = clip %c {high = 6}
         %e = matmul %d, %w                (%w constant)
 
-    Identities: moves that move nothing, clips without limits, casts and requantizes to the same type, `+ 0`, `− 0`,
-    `· 1`, `/ 1`. Chains: reshape, transpose, slice, expand, clip, flip_sign, reinterpret; transposes that move only
-    axes of size 1 are reshapes. A matmul by constant weights is a linear. A quantize of the reals of integers of its
-    own type is those integers. The moves among the `bpu.*` ops follow the same rules, for use behind assign-layout.
+    Identities: moves that move nothing, clips without limits, casts and requantizes to the same type, `+ 0`, `− 0`, `·
+    1`, `/ 1`. Chains: reshape, transpose, slice, expand, clip, flip_sign, reinterpret; transposes that move only axes
+    of size 1 are reshapes. A matmul by constant weights is a linear. A quantize of the reals of integers of its own
+    type is those integers. A clip of a real input goes where the quantize behind it saturates earlier. The moves among
+    the `bpu.*` ops follow the same rules, for use behind assign-layout.
     """
 
     name: ClassVar[str] = "canonicalize"
+    absorbs: ClassVar[str] = "it changes nothing, or a neighbour does its work too"
 
     def run(self, module: Module, target: Target) -> int:
         return apply_rules(module, RULES)
@@ -232,6 +234,20 @@ def keep_integers(op: ops.Quantize, rw: Rewriter) -> None:
         rw.replace(op, rw.op(ops.FlipSign, x), source)
 
 
+@rewrite(ops.Quantize)
+def drop_covered_clip(op: ops.Quantize, rw: Rewriter) -> None:
+    """quantize(clip(x)) → quantize(x) for a real input x, where the integers end before the clip does.
+
+    A relu in front of unsigned integers would else keep the whole input on the CPU.
+    """
+    clip, quant = op.x.defined_by(ops.Clip), op.out.type.quant
+    if clip is None or clip.x.op is not None or quant is None or not quant.is_per_tensor:
+        return
+    low, high = ((limit - quant.zero_point[0]) * quant.scale[0] for limit in op.limits)
+    if clip.low <= low and high <= clip.high:
+        rw.replace(op, rw.op(ops.Quantize, clip.x, type=op.out.type, narrow=op.narrow), clip)
+
+
 def _rules(apply: Callable[[Any, Rewriter], None], classes: Iterable[type[Op]]) -> list[Rule[Any]]:
     return [Rule(cls, apply) for cls in classes]
 
@@ -246,4 +262,5 @@ RULES: list[Rule[Any]] = [
     merge_clips,
     multiply_by_weights,
     keep_integers,
+    drop_covered_clip,
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hbc.diagnostics import PassError
+from hbc.diagnostics import BadPlan, PassError
 from hbc.ir.core import Graph, Module, Op, Value
 
 ALIGNMENT = 64  # bytes: the arena's promise to the kernels (hbc_runtime.program.ALIGN), restated on purpose
@@ -19,7 +19,7 @@ def plan_is_sound(module: Module) -> None:
     graph = module.graph
     if graph.arena_size is None:
         msg = f"graph {graph.name!r} has no memory plan: run plan-memory"
-        raise PassError(msg)
+        raise PassError(BadPlan(title=msg))
     clock = _clock(graph)
     _check_who_has_a_place(graph, clock)
     _check_bounds(graph, graph.arena_size)
@@ -44,12 +44,12 @@ def _check_who_has_a_place(graph: Graph, clock: list[int]) -> None:
     for value in (*graph.args, *(o.value for o in graph.outputs)):
         if value.offset is not None:
             msg = f"{_name(value)} is the caller's array, but the plan gives it offset {value.offset}"
-            raise PassError(msg)
+            raise PassError(BadPlan(title=msg))
     for op in graph.ops:
         for value in op.results:
             if value.offset is None and _must_have_one(op, value, when):
                 msg = f"{_name(value)} has no place in the arena"
-                raise PassError(msg)
+                raise PassError(BadPlan(title=msg))
 
 
 def _must_have_one(op: Op, value: Value, when: dict[Op, int]) -> bool:
@@ -71,10 +71,10 @@ def _check_bounds(graph: Graph, arena: int) -> None:
             size = math.prod(value.type.shape) * value.type.dtype.size
             if value.offset % ALIGNMENT:
                 msg = f"{_name(value)} has offset {value.offset}, not a multiple of {ALIGNMENT}"
-                raise PassError(msg)
+                raise PassError(BadPlan(title=msg))
             if value.offset < 0 or value.offset + size > arena:
                 msg = f"{_name(value)} takes bytes {value.offset} to {value.offset + size} of an arena of {arena}"
-                raise PassError(msg)
+                raise PassError(BadPlan(title=msg))
 
 
 def _check_no_overlap(graph: Graph, clock: list[int]) -> None:
@@ -91,7 +91,7 @@ def _check_no_overlap(graph: Graph, clock: list[int]) -> None:
             for old in alive:
                 if _overlap(old, new) and origin[old] is not origin[new]:
                     msg = f"{_name(old)} and {_name(new)} are alive together and share bytes of the arena"
-                    raise PassError(msg)
+                    raise PassError(BadPlan(title=msg))
             alive.append(new)
 
 

@@ -22,6 +22,7 @@ class Dce(Pass):
     """
 
     name: ClassVar[str] = "dce"
+    absorbs: ClassVar[str] = "nothing reads its result any more"
 
     def run(self, module: Module, target: Target) -> int:
         return remove_dead(module.graph)

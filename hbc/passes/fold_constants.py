@@ -11,7 +11,7 @@ from hbc.ir.builder import make_op
 from hbc.ir.core import Module, Op
 from hbc.ir.interpreter import evaluate
 from hbc.ir.location import fuse
-from hbc.ir.ops import Call, Const, Dequantize
+from hbc.ir.ops import CALLS, Const, Dequantize
 
 from .base import Pass, Target
 from .matching import const_value
@@ -30,6 +30,7 @@ class FoldConstants(Pass):
     """
 
     name: ClassVar[str] = "fold-constants"
+    absorbs: ClassVar[str] = "its operands are constants, and so is its result"
     max_bytes: int = 64 << 20
 
     def run(self, module: Module, target: Target) -> int:
@@ -52,7 +53,7 @@ class FoldConstants(Pass):
 
     def folds(self, op: Op) -> bool:
         """True for an op of constants that may be computed here."""
-        if isinstance(op, (Const, Call, Dequantize)) or not op.operands:
+        if isinstance(op, (Const, *CALLS, Dequantize)) or not op.operands:
             return False
         if not all(v is None or isinstance(v.owner, Const) for v in op.operands):
             return False

@@ -13,6 +13,7 @@ from hbc.ir.core import Module, Op, Value
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
+from hbc_runtime import numerics
 
 from .base import Pass, Target
 from .matching import activation_behind, const_value, integers_behind, real_constant, weight_behind
@@ -54,7 +55,7 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
     if op is None or t.quant is None or not t.quant.is_per_tensor:
         return None
     rule = next((r for cls, r in RULES if isinstance(op, cls)), None)
-    if isinstance(op, ops.ResizeLinear) and sem.is_onnx:
+    if isinstance(op, (ops.ResizeLinear, ops.GridSample)) and sem.is_onnx:
         return None  # D10 rounds half up with 8-bit weights; ONNX's own float interpolation runs on the CPU
     wide = t.dtype is DType.I32 and isinstance(op, WEIGHTED)
     if rule is None or not (t.dtype in {DType.I8, DType.I16} or wide):
@@ -71,7 +72,7 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
     if isinstance(op, ops.Pad):
         operands = [_requantized(rw, operands[0], t)]  # first: the operand's own scale may not hold the border
     elif isinstance(op, ops.Concat):
-        operands = [v if v is not None and v.type.dtype is t.dtype else _requantized(rw, v, t) for v in operands]
+        operands = [_joinable(rw, v, t, sem) for v in operands]
     elif isinstance(op, SAME_SCALE):
         return _in_operand_scale(rw, op, operands, attrs, t)
     return rw.op(type(op), *operands, type=t, **attrs)
@@ -90,6 +91,33 @@ def _requantized(rw: Rewriter, value: Value | None, t: TensorType) -> Value:
     assert value is not None
     want = TensorType(value.type.shape, t.dtype, t.quant)
     return value if value.type == want else rw.op(ops.Requantize, value, type=want).out
+
+
+def _joinable(rw: Rewriter, value: Value | None, t: TensorType, sem: Semantics) -> Value:
+    """An operand of a concat in the dtype of `t`; constants of reals in its scale at once."""
+    assert value is not None
+    reals = const_value(value) if value.type.quant is None else None
+    if reals is None:
+        return value if value.type.dtype is t.dtype else _requantized(rw, value, t)
+    return rw.op(ops.Const, value=quantized(reals, t, sem), type=TensorType(reals.shape, t.dtype, t.quant)).out
+
+
+def quantized(reals: np.ndarray, t: TensorType, sem: Semantics) -> np.ndarray:
+    """`reals` as a quantize to the per-tensor type `t` makes them."""
+    assert t.quant is not None
+    lo, hi = t.dtype.limits
+    scale, zero = np.float32(t.quant.scale[0]), np.int64(t.quant.zero_point[0])
+    return np.asarray(numerics.quantize(reals, scale, zero, sem.rounding, lo, hi), t.dtype.numpy)
+
+
+def fold_concat(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """Activations and constants of reals, not constants alone."""
+    folded: Operands = []
+    for value in op.operands:
+        q = activation_behind(value)
+        folded.append(value if q is None and value is not None and const_value(value) is not None else q)
+    computed = [v for v in folded if v is not None and v.type.quant is not None]
+    return folded if computed and None not in folded else None
 
 
 def fold_weighted(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
@@ -136,6 +164,16 @@ def fold_operands(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     return None if any(v is None for v in folded) else list(folded)
 
 
+def fold_matmul(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """Two activations, or an activation by constants that have a scale per column."""
+    assert isinstance(op, ops.Matmul)
+    x, weight = activation_behind(op.lhs), weight_behind(op.rhs)
+    quant = None if weight is None else weight.type.quant
+    if x is None or weight is None or quant is None or quant.axis != weight.type.rank - 1:
+        return fold_operands(rw, op, sem)
+    return [x, weight] if len(set(quant.zero_point)) == 1 else None
+
+
 def fold_elementwise(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     """Activations; a constant operand that is not quantised becomes i16 of its own range."""
     folded: Operands = []
@@ -165,12 +203,31 @@ def fold_batch_norm(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     return [x, op.multiplier, op.offset] if x is not None and constant and x.type.rank == 4 else None
 
 
+def fold_grid_sample(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
+    """x an activation; a grid of reals becomes i16 of the range that matters: farther out lies the same as there."""
+    assert isinstance(op, ops.GridSample)
+    x, grid = activation_behind(op.x), activation_behind(op.grid)
+    if x is None or grid is not None:
+        return None if x is None else [x, grid]
+    if x.type.dtype not in {DType.I8, DType.U8} and not op.nearest:
+        return None  # no march blends 16 bits, and the CPU may as well have the grid itself
+    reach = 1 + 4 / min(op.x.type.shape[2:])  # two pixels beyond the edge
+    t = TensorType(op.grid.type.shape, DType.I16, Quant.per_tensor(float(np.float32(reach / 32767))))
+    reals = real_constant(op.grid, sem)
+    if reals is None:
+        return [x, rw.op(ops.Quantize, op.grid, type=t).out]
+    return [x, rw.op(ops.Const, value=quantized(reals, t, sem), type=t).out]
+
+
 WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
-SAME_SCALE = (ops.MaxPool, ops.ReduceMax, ops.ReduceMin, ops.ResizeLinear, ops.Move)
+SAME_SCALE = (ops.MaxPool, ops.ReduceMax, ops.ReduceMin, ops.ResizeLinear, ops.GridSample, ops.Move)
 Rule = Callable[[Rewriter, Op, Semantics], "Operands | None"]
 RULES: tuple[tuple[type[Op] | tuple[type[Op], ...], Rule], ...] = (
     (WEIGHTED, fold_weighted),
     (ops.BatchNorm, fold_batch_norm),
+    (ops.GridSample, fold_grid_sample),
+    (ops.Concat, fold_concat),
+    (ops.Matmul, fold_matmul),
     ((ops.Add, ops.Sub, ops.Mul, ops.Maximum, ops.Minimum), fold_elementwise),
-    ((ops.Matmul, ops.Concat, ops.AvgPool, ops.ReduceMean, ops.ReduceSum, *SAME_SCALE), fold_operands),
+    ((ops.AvgPool, ops.ReduceMean, ops.ReduceSum, *SAME_SCALE), fold_operands),
 )

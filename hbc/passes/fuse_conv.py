@@ -56,7 +56,7 @@ class FuseConv(Pass):
                 changes += fuse_bias(graph, op, target.semantics)
         for op in list(graph.ops):
             if isinstance(op, ops.Add):
-                changes += fuse_add(graph, op)
+                changes += fuse_add(graph, op, target.semantics)
         for op in list(graph.ops):
             if isinstance(op, ops.Clip):
                 changes += fuse_clip(graph, op)
@@ -161,10 +161,10 @@ def _joint_bias(rw: Rewriter, conv: Op, other: Value, sem: Semantics) -> Value |
     return rw.op(ops.Const, value=total.astype(np.float32), loc=other.op.loc if other.op else None).out
 
 
-def fuse_add(graph: Graph, op: ops.Add) -> int:
-    """add(conv(x, w, b), dequantize r) → conv(x, w, b, r).
+def fuse_add(graph: Graph, op: ops.Add, sem: Semantics) -> int:
+    """add(conv(x, w, b), dequantize r) → conv(x, w, b, r), where the sum goes to a quantize or through a clip to one.
 
-    Where the sum goes to a quantize or through a clip to one.
+    Constants that differ inside a channel become i16 of their own range first (decision 7).
     """
     if not _ends_quantized(op.out):
         return 0
@@ -172,15 +172,38 @@ def fuse_add(graph: Graph, op: ops.Add) -> int:
         conv = conv_value.op
         if not isinstance(conv, (ops.Conv2d, ops.Linear)) or not conv_value.has_one_use or conv.addend is not None:
             continue
-        if not is_default_clip(conv) or not conv_value.type.shape == other.type.shape == op.out.type.shape:
-            continue
-        if activation_behind(other) is None or not _integral(conv):
+        if not is_default_clip(conv) or conv_value.type.shape != op.out.type.shape or not _integral(conv):
             continue
         rw = Rewriter(graph, op)
-        operands = [conv.x, conv.weight, conv.bias, other]
+        constant = real_constant(other, sem) if activation_behind(other) is None else None
+        if constant is not None and _fits_accumulator(conv, constant):
+            addend = _quantized_addend(rw, np.broadcast_to(constant, op.out.type.shape))
+        elif activation_behind(other) is not None and other.type.shape == op.out.type.shape:
+            addend = other
+        else:
+            continue
+        operands = [conv.x, conv.weight, conv.bias, addend]
         rw.replace(op, _copy(rw, conv, operands, conv.attrs | {"clip": op.clip}), conv)
         return rw.changes
     return 0
+
+
+def _fits_accumulator(conv: ops.Conv2d | ops.Linear, constant: np.ndarray) -> bool:
+    """True where a step of i16 constants is no more than 2^15 steps of any channel's sum: D5 shifts left by 15 then."""
+    x, weight = activation_behind(conv.x), weight_behind(conv.weight)
+    if x is None or weight is None or x.type.quant is None or weight.type.quant is None:
+        return False
+    step = x.type.quant.scale[0] * min(weight.type.quant.scale)
+    return bool(np.all(np.isfinite(constant))) and np.abs(constant).max(initial=0.0) / 32767 <= step * 2**15
+
+
+def _quantized_addend(rw: Rewriter, constant: np.ndarray) -> Value:
+    """Constants as the reals of i16 integers of their own range."""
+    largest = float(np.abs(constant).max(initial=0.0))
+    scale = float(np.float32(largest / 32767)) or 1.0
+    ints = np.clip(np.rint(constant.astype(np.float64) / scale), -32767, 32767).astype(np.int16)
+    t = TensorType(ints.shape, DType.I16, Quant.per_tensor(scale))
+    return rw.op(ops.Dequantize, rw.op(ops.Const, value=ints, type=t).out).out
 
 
 def fuse_clip(graph: Graph, op: ops.Clip) -> int:

@@ -15,7 +15,7 @@ from .base import Pass, Target
 
 @dataclass(frozen=True)
 class InsertRequantize(Pass):
-    """concat, maximum and minimum take operands of their result's scale; a requantize makes them so (D12).
+    """concat, maximum, minimum and where take operands of their result's scale; a requantize makes them so (D12).
 
         %y = concat %a, %b : q<0.1>           %r = requantize %b : q<0.1>
           (a: q<0.1>, b: q<0.2>)          →   %y = concat %a, %r : q<0.1>
@@ -29,7 +29,7 @@ class InsertRequantize(Pass):
     def run(self, module: Module, target: Target) -> int:
         changes = 0
         for op in list(module.graph.ops):
-            if isinstance(op, (ops.Concat, ops.Maximum, ops.Minimum)) and op.out.type.quant is not None:
+            if isinstance(op, (ops.Concat, ops.Maximum, ops.Minimum, ops.Where)) and op.out.type.quant is not None:
                 changes += self._unify(Rewriter(module.graph, op), op)
         return changes
 
@@ -40,6 +40,8 @@ class InsertRequantize(Pass):
         changes = 0
         for i, value in enumerate(op.operands):
             assert value is not None
+            if value.type.dtype is DType.BOOL:  # the condition of a where
+                continue
             if value.type.quant == want.quant and value.type.dtype is want.dtype:
                 continue
             if value not in made:

@@ -19,8 +19,8 @@ from hbc_runtime import numerics
 
 from .base import Pass, Target
 from .matching import activation_behind, real_constant
+from .segments import INPUTS, divide
 
-SEGMENTS, ENTRIES = 64, 64  # NUMERICS 7 [F]: the largest table of the segmented form
 LONGEST = 64  # ops of an expression
 TOLERATED = {DType.I8: 2, DType.I16: 256}  # quanta that interpolation may be off: about a step of 8 bits
 
@@ -35,9 +35,9 @@ class LowerToLut(Pass):
         %y = quantize %c
 
     They may be a chain or any expression. i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with
-    interpolation (D8), unless that would miss the function, as at a step or a pole: then it stays in reals. A clip that
-    keeps the scale stays a clip of integers. For `--arith onnx` every step is rounded to float32, as the ONNX operators
-    are, and nothing is interpolated.
+    interpolation (D8), divided where the function bends, unless that would miss the function, as at many steps: then it
+    stays in reals. A clip that keeps the scale stays a clip of integers. For `--arith onnx` every step is rounded to
+    float32, as the ONNX operators are, and nothing is interpolated.
     """
 
     name: ClassVar[str] = "lower-to-lut"
@@ -47,7 +47,7 @@ class LowerToLut(Pass):
         changes = 0
         for op in module.graph.walk(ops.Quantize):
             q = op.out.type.quant
-            if op.out.type.dtype not in {DType.I8, DType.I16} or q is None or not q.is_per_tensor:
+            if op.out.type.dtype not in {DType.I8, DType.I16} or q is None or not q.is_per_tensor or not op.out.uses:
                 continue
             rw = Rewriter(module.graph, op)
             expression = _Expression.over_one_tensor(op.x, target.semantics)
@@ -81,9 +81,9 @@ class _Expression:
         sources: dict[Value, None] = {}
 
         def visit(value: Value) -> bool:
-            constant = real_constant(value, sem) if value.type.elements == 1 else None
+            constant = _scalar(value, sem)
             if constant is not None:
-                scalars[value] = constant.reshape(())
+                scalars[value] = constant
                 return True
             source = activation_behind(value)
             if source is not None:
@@ -92,7 +92,7 @@ class _Expression:
             op = value.op
             if op in entered:
                 return True
-            if not isinstance(op, (ops.Unary, ops.Binary)) or len(entered) == LONGEST:
+            if op is None or not _is_elementwise(op) or len(entered) == LONGEST:
                 return False
             entered.add(op)
             ok = all(visit(v) for v in op.operands if v is not None)
@@ -126,12 +126,38 @@ class _Expression:
         return f
 
 
+def _scalar(value: Value, sem: Semantics) -> np.ndarray | None:
+    """The one number that a constant holds, however often; None for anything else."""
+    constant = real_constant(value, sem)
+    if constant is None or constant.size == 0:
+        return None
+    first = constant.reshape(-1)[0]
+    return np.asarray(first) if constant.size == 1 or bool(np.all(constant == first)) else None
+
+
+def _is_elementwise(op: Op) -> bool:
+    """True for what an expression may consist of; a cast between truth values and reals is a comparison with 0."""
+    if isinstance(op, ops.Cast):
+        return {op.x.type.dtype, op.out.type.dtype} == {DType.BOOL, DType.F32}
+    return isinstance(op, (ops.Unary, ops.Binary, ops.Comparison, ops.Logical, ops.LogicalNot, ops.Where))
+
+
 def _apply(op: Op, operands: list[np.ndarray]) -> np.ndarray:
+    """The op on reals, of which truth values are 0 and 1. Reals are compared as the float32 numbers that they are."""
     with np.errstate(all="ignore"):
         if isinstance(op, ops.Unary):
             return np.asarray(op.function(operands[0]))
-        assert isinstance(op, ops.Binary)
-        return np.asarray(np.clip(op.apply(*operands), *op.clip))
+        if isinstance(op, ops.Binary):
+            return np.asarray(np.clip(op.apply(*operands), *op.clip))
+        if isinstance(op, ops.Comparison):
+            operands = [x.astype(np.float32) for x in operands]
+        elif isinstance(op, ops.Where):
+            operands = [operands[0] != 0, *operands[1:]]
+        elif isinstance(op, ops.Cast):
+            return np.asarray(operands[0] != 0)
+        else:
+            operands = [x != 0 for x in operands]
+        return np.asarray(op.reference(Semantics(), *operands)[0])
 
 
 def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
@@ -165,24 +191,14 @@ def _multiply_instead(rw: Rewriter, op: ops.Div, divisor: np.ndarray) -> None:
 
 
 def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
-    """Segments of equal length; None where interpolation would miss the function, as at a step or a pole."""
+    """Segments by curvature; None where interpolation would miss the function, as at too many steps."""
     source, out = expression.source, op.out.type
-    f = expression.function(sem)
-    first = -32768 + (65536 // SEGMENTS) * np.arange(SEGMENTS)
-    shift = (65536 // SEGMENTS // ENTRIES).bit_length() - 1
-    index = first[:, None] + (np.arange(ENTRIES + 1) << shift)
-    values = _table(f, index, source.type, op, sem).astype(np.int16)
-    exact = _table(f, np.arange(-32768, 32768), source.type, op, sem)
-    if np.abs(_interpolated(values, shift) - exact).max() > TOLERATED[out.dtype]:
+    division = divide(_table(expression.function(sem), INPUTS, source.type, op, sem))
+    if division.worst > TOLERATED[out.dtype]:
         return None
-    segments = np.stack([first, np.full(SEGMENTS, shift), np.arange(SEGMENTS)], axis=1).astype(np.int32)
-    return rw.op(SegmentLut, source, rw.op(ops.Const, value=segments).out, rw.op(ops.Const, value=values).out, type=out)
-
-
-def _interpolated(values: np.ndarray, shift: int) -> np.ndarray:
-    """D8 for every i16 in order, int64, from rows of entries that lie 2^shift apart."""
-    low, high = values[:, :-1, None].astype(np.int64), values[:, 1:, None].astype(np.int64)
-    return (low + numerics.round_shift_half_up((high - low) * np.arange(1 << shift), shift)).reshape(-1)
+    segments, table = (rw.op(ops.Const, value=a).out for a in (division.segments, division.table))
+    rw.remark("table", str(division.worst), *expression.ops)
+    return rw.op(SegmentLut, source, segments, table, type=out)
 
 
 def _table(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from hbc.diagnostics import HbcError, PassError, PassFailed, PromiseBroken, VerifyError
 from hbc.ir.copying import clone
-from hbc.ir.core import Module, Op
+from hbc.ir.core import Gone, Module, Op
 from hbc.ir.files import save_module
+from hbc.ir.location import NodeLoc, source_nodes
 from hbc.ir.printer import print_module
 from hbc.ir.verifier import verify
 
@@ -114,10 +115,13 @@ class PassManager:
         return sum(self.run(stage, module) for stage in stages)
 
     def _run_pass(self, stage: Stage, p: Pass, module: Module) -> PassEvent:
+        there = running_nodes(module)
         start = time.perf_counter()
         rewrites = p.run(module, self.target)
         ran = time.perf_counter()
         verify(module)
+        gone = there - running_nodes(module)
+        module.gone.update((node, Gone(p.name, p.absorbs)) for node in gone)
         verified = time.perf_counter()
         index, total = self._place(stage)
         text = None
@@ -193,6 +197,11 @@ class PassManager:
         except Exception:  # noqa: BLE001 - whatever a pass with a bug raises
             return None
         return ahead
+
+
+def running_nodes(module: Module) -> set[NodeLoc]:
+    """The user's nodes of which something is left to run; constants don't run."""
+    return {node for op in module.graph.ops if op.NAME != "const" for node in source_nodes(op.loc)}
 
 
 def repro_script(passes: Sequence[Pass], module: Module) -> str:

@@ -12,9 +12,12 @@ from hbc.ir.core import Graph, Module, Op, Placement, Value
 from hbc.ir.types import DType
 
 from .base import Pass, Target
+from .decompose import why_not
+from .why_real import KEEP, name_of, why_outside, why_real
 
 MOVES = (ops.Reshape, ops.Transpose, ops.Slice, ops.Expand, ops.Gather, ops.Concat, ops.Reinterpret)
 BORDER = (ops.Quantize, ops.Dequantize, ops.FlipSign)
+LOGIC = (ops.Logical, ops.LogicalNot)
 
 
 @dataclass(frozen=True)
@@ -49,40 +52,27 @@ def _rejection(op: Op, target: Target) -> Rejection | None:
     if isinstance(op, (ops.Const, ops.BpuOp)):
         return None
     if isinstance(op, BORDER):
-        wide = op.out.type.dtype.size > 4 or op.operands[0].type.dtype.size > 4  # type: ignore[union-attr]
-        return Rejection("64-bit numbers") if wide else None
+        wide = [v for v in (*op.operands, op.out) if v is not None and v.type.dtype.size > 4]
+        what = ", ".join(f"{name_of(v)} is {v.type.dtype.text}" for v in wide)
+        return Rejection(f"{what}; the border takes 32 bits", "cast it to float32") if wide else None
     if fixed_point.is_fixed(op) or isinstance(op, (ops.Lut, ops.SegmentLut)):
         return target.legal(op)
     if isinstance(op, (*MOVES, ops.Pad, ops.ResizeNearest)):
         first = op.operands[0]
         assert first is not None
         if isinstance(op, ops.Pad) and not first.type.dtype.is_integer:
-            return Rejection("pads real numbers", "quantise its operand and its result")
+            return why_real(op, target)
         return target.legal(op) if first.type.quant is not None else None
-    return Rejection(_why_not_integer(op), _hint(op))
-
-
-def _why_not_integer(op: Op) -> str:
-    if isinstance(op, ops.Call):
-        return f"{op.op_type} has no BPU form"
-    for value in op.operands:
-        if value is not None and value.type.dtype.is_float and not isinstance(value.op, (ops.Dequantize, ops.Const)):
-            return f"operand {value.name or 'an operand'!r} is not quantised"
-    if not all(isinstance(u.op, ops.Quantize) for u in op.out.uses):
-        return "its result is not quantised"
-    return "its operands do not fold into integers"
-
-
-def _hint(op: Op) -> str:
-    if isinstance(op, ops.Call):
-        return "keep it at the model's head or tail, or replace it by ops from `hbc ops`"
-    return "put QuantizeLinear/DequantizeLinear on its operands and on its result"
+    if isinstance(op, ops.Composite):
+        return why_outside(op, target.semantics) or why_not(op, target)
+    return why_real(op, target)
 
 
 def _has_real_form(op: Op) -> bool:
     """True where an op on integers is the same op on reals, between a dequantize and a quantize. A table is not."""
-    quantized = op.operands[0] is not None and op.operands[0].type.quant is not None
-    return quantized and type(op) in fixed_point.DERIVE and not isinstance(op, (ops.Lut, ops.SegmentLut, *BORDER))
+    if type(op) not in fixed_point.DERIVE or isinstance(op, (ops.Lut, ops.SegmentLut, *BORDER)):
+        return False
+    return any(v is not None and v.type.quant is not None for v in op.operands)
 
 
 def _unfold(graph: Graph, refused: dict[Op, Rejection]) -> dict[Op, Rejection]:
@@ -113,9 +103,15 @@ def _unfold(graph: Graph, refused: dict[Op, Rejection]) -> dict[Op, Rejection]:
         if isinstance(op, ops.Requantize):
             result = operands[0]
         else:
-            new = make_op(type(op), operands, dict(op.attrs), op.loc, [op.out.type.as_float()])
+            plain = op.out.type.quant is None  # truth values, positions
+            t = op.out.type if plain else op.out.type.as_float()
+            new = make_op(type(op), operands, dict(op.attrs), op.loc, [t], [op.out.name if plain else None])
             real[new] = refused[op]
             result = add(new)
+            if plain:
+                graph.replace_uses(op.out, result)
+                op.drop_operands()
+                continue
         graph.replace_uses(op.out, add(make_op(ops.Quantize, [result], {}, op.loc, [op.out.type], [op.out.name])))
         op.drop_operands()
     graph.ops = body
@@ -133,10 +129,16 @@ def _fold_constant_dequantize(graph: Graph, target: Target) -> None:
             graph.replace_uses(op.out, new.out)
 
 
+def _on_cpu(rejection: Rejection) -> Placement:
+    """A placement whose reason ends in what to try."""
+    return Placement("cpu", f"{rejection.reason.rstrip('.')}; try: {rejection.hint or KEEP}")
+
+
 def _place(op: Op, rejection: Rejection | None) -> Placement:
     if rejection is not None:
-        hint = f"; try: {rejection.hint}" if rejection.hint else ""
-        return Placement("cpu", rejection.reason.rstrip(".") + hint)
+        return _on_cpu(rejection)
+    if isinstance(op, fixed_point.CHOICES):
+        return Placement("bpu")
     if isinstance(op, BORDER) or op.out.type.dtype in {DType.F32, DType.F64, DType.F16, DType.BOOL}:
         return Placement("host", "border between integers and reals")
     return Placement("bpu")
@@ -154,9 +156,13 @@ def _assign_segments(graph: Graph) -> None:
         makers = [v.op for v in op.operands if v is not None and v.op is not None and v.op.placement is not None]
         behind = max((segment[m] for m in makers), default=0)
         on_cpu = op.placement.device == "cpu"
+        if on_cpu is False and isinstance(op, LOGIC) and behind % 2 == 1:
+            on_cpu = True
+            op.placement = _on_cpu(Rejection("it joins truth values that the CPU made", "quantise what is compared"))
         if op.placement.device == "host" and isinstance(op, MOVES) and behind % 2 == 1 and _stays_on_cpu(op):
             on_cpu = True
-            op.placement = Placement("cpu", "moves reals between ops of the CPU")
+            reason = "it moves reals between nodes that run on the CPU"
+            op.placement = _on_cpu(Rejection(reason, "quantise those, and it runs on the BPU"))
         segment[op] = behind if (behind % 2 == 1) == on_cpu else behind + 1
         op.placement = Placement(op.placement.device, op.placement.reason, segment[op])
     consts = [op for op in graph.ops if op.placement is None]

@@ -18,6 +18,7 @@ from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, TensorType
 
 from .base import Pass, Target
+from .constant_parts import part_of_constants
 from .dce import remove_dead
 from .matching import NARROW, const_value
 
@@ -37,12 +38,14 @@ class PropagateQdq(Pass):
         %c = quantize %b : i8                    %c = max_pool %b : i8
 
     A dequantize of constants takes the moved constants, per-channel scales follow their axis, and an op that tears the
-    axis apart keeps its place. A pad moves only where its border is exactly one of the integers. A concat of one
-    quantisation moves where no quantize follows it (else it is `fold-qdq`'s). A quantize that meets a dequantize is
-    nothing (equal types), a flip_sign, or a requantize. `cse` behind it merges what several readers got.
+    axis apart keeps its place; constants may be cut and joined along it. A pad moves only where its border is exactly
+    one of the integers. A concat of one quantisation moves where no quantize follows it (else it is `fold-qdq`'s). A
+    quantize that meets a dequantize is nothing (equal types), a flip_sign, or a requantize. `cse` behind it merges what
+    several readers got.
     """
 
     name: ClassVar[str] = "propagate-qdq"
+    absorbs: ClassVar[str] = "it quantises what is quantised so already"
     changes_numerics: ClassVar[bool] = True  # a requantize rounds once, where dequantize and quantize rounded twice
 
     def run(self, module: Module, target: Target) -> int:
@@ -85,6 +88,10 @@ def _below(op: Op, sem: Semantics, *, concats: bool) -> list[Op] | None:
     dequantizes = [d for d in makers if d is not None]
     if len(dequantizes) < len(makers):
         return None
+    constants = [c for d in dequantizes if (c := d.x.defined_by(Const)) is not None]
+    part = part_of_constants(op, constants) if len(constants) == len(dequantizes) else None
+    if part is not None:
+        return [part, make_op(Dequantize, [part.out], {}, dequantizes[0].loc)]
     t = _concat_type(op, dequantizes) if isinstance(op, Concat) else _moved_type(op, dequantizes[0].x.type)
     if t is None:
         return None

@@ -15,7 +15,7 @@ from ..isa import require
 from ..march import ARITHS, BORDER_ROUNDING
 from ..plan import check_plan
 from ..program import BpuSegment, CpuSegment, Model, Program, Storage, Tensor, TensorInfo
-from ..types import DType, Layout, Quant
+from ..types import DYNAMIC, DType, Layout, Quant
 from .layout import MAX_BUFFER, MAX_INSTRUCTIONS, MAX_RANK, MAX_TENSORS, MAX_WORK
 from .operands import check_instruction
 from .where import within
@@ -49,7 +49,7 @@ def check_model(model: Model) -> None:
     for i, tensor in enumerate(model.tensors):
         if tensor.storage in {Storage.INPUT, Storage.OUTPUT}:
             with within(f"tensor {i} ({tensor.name!r})"):
-                _check_in_border(model, tensor)
+                _check_in_border(model, i)
     _check_segments(model)
     _check_cost(model)
     check_plan(model)
@@ -73,6 +73,9 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
 
 def _check_tensor(model: Model, t: Tensor) -> None:
     _check_shape(t.shape, t.dtype)
+    if t.is_dynamic:
+        require(t.storage is Storage.OUTPUT, f"shape {t.shape} has a dynamic size, which only outputs may have")
+        require(t.quant is None, f"scales on a tensor of dynamic shape {t.shape}")
     _check_quant(t.quant, t.shape, t.dtype)
     limit = {Storage.ARENA: model.arena_size, Storage.CONSTANT: len(model.constants)}.get(t.storage)
     if limit is None:
@@ -86,8 +89,8 @@ def _check_tensor(model: Model, t: Tensor) -> None:
 
 def _check_shape(shape: tuple[int, ...], dtype: DType) -> None:
     require(len(shape) <= MAX_RANK, f"rank {len(shape)}, at most {MAX_RANK} is allowed")
-    require(all(d >= 0 for d in shape), f"shape {shape} has a negative size")
-    # zeros count as 1: a kernel multiplies the other sizes into strides all the same
+    require(all(d >= 0 or d == DYNAMIC for d in shape), f"shape {shape} has a negative size")
+    # zeros and dynamic sizes count as 1: a kernel multiplies the other sizes into strides all the same
     size = math.prod(max(d, 1) for d in shape) * dtype.size
     require(size <= MAX_BUFFER, f"shape {shape} of {dtype.text} has {size} bytes, at most {MAX_BUFFER} are allowed")
 
@@ -124,13 +127,19 @@ def _check_border(model: Model, info: TensorInfo, storage: Storage, index: int) 
     require(t.shape == info.shape, f"shape {info.shape}, its tensor {info.tensor} has {t.shape}")
     require(t.dtype is info.dtype, f"dtype {info.dtype.text}, its tensor {info.tensor} has {t.dtype.text}")
     require(info.layout is Layout.ANY or len(info.shape) == 4, f"layout {info.layout.name} for rank {len(info.shape)}")
+    require(info.quant is None or not t.is_dynamic, f"scales on an output of dynamic shape {t.shape}")
     _check_quant(info.quant, info.shape, info.dtype)
 
 
-def _check_in_border(model: Model, t: Tensor) -> None:
+def _check_in_border(model: Model, tensor: int) -> None:
+    t = model.tensors[tensor]
     infos = model.inputs if t.storage is Storage.INPUT else model.outputs
     require(0 <= t.index < len(infos), f"{t.storage.name.lower()} {t.index} of {len(infos)}")
     border = model.tensors[infos[t.index].tensor]
+    if t.is_dynamic or border.is_dynamic:  # its bytes are no buffer that others could lie in
+        alone = infos[t.index].tensor == tensor
+        require(alone, f"it lies in the place of {border.name!r}, and one of them has a dynamic size")
+        return
     require(t.nbytes == border.nbytes, f"{t.nbytes} bytes in the place of {border.name!r}, which has {border.nbytes}")
     require(t.dtype is border.dtype, f"{t.dtype.text} in the place of {border.name!r}, which is {border.dtype.text}")
 
@@ -156,6 +165,9 @@ def _check_cpu(model: Model, segment: CpuSegment) -> None:
     require(len(segment.outputs) >= 1, "it has no output")
     for i in (*segment.inputs, *segment.outputs):
         require(0 <= i < len(model.tensors), f"tensor {i} of {len(model.tensors)}")
+    for i in segment.inputs:
+        t = model.tensors[i]
+        require(not t.is_dynamic, f"it reads {t.name!r}, which has a dynamic size")
     for i in segment.outputs:
         t = model.tensors[i]
         require(t.storage in {Storage.ARENA, Storage.OUTPUT}, f"it writes {t.name!r}, which lies in {t.storage.name}")

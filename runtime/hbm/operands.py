@@ -16,7 +16,8 @@ from ..program import Model, Storage, Tensor
 from .layout import INT_ATTRIBUTE
 from .where import within
 
-ACTIVATIONS = {"x", "xs", "lhs", "rhs", "addend"}  # every other operand is a parameter, and must be constant
+# every other operand is a parameter, and must be constant
+ACTIVATIONS = {"x", "xs", "lhs", "rhs", "addend", "grid", "condition"}
 # NUMERICS 4 and D4: forms A and B shift an i32, WIDE an i64; a shift by all its bits has no meaning to a machine
 SHIFT_LIMIT = {Scheme.FORM_A: 31, Scheme.FORM_B: 31, Scheme.WIDE: 62}
 ADDEND_SHIFT = (-31, 62)  # D5
@@ -46,6 +47,8 @@ def aliases(op: Instruction, model: Model) -> bool:
 
 def _index(model: Model, i: int) -> int:
     require(0 <= i < len(model.tensors), f"tensor {i} of {len(model.tensors)}")
+    t = model.tensors[i]
+    require(not t.is_dynamic, f"{t.name!r} has a dynamic size, which only CPU segments make and nothing reads")
     return i
 
 

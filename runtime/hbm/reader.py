@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import HbmError, HbmFormatError, HbmVersionError
+from ..errors import HbmFormatError, HbmVersionError, UnreadableProgram
 from ..isa import INSTRUCTIONS, Instruction, Opcode
 from ..program import BpuSegment, BuildInfo, Constants, CpuSegment, Model, Program, Segment, Storage, Tensor, TensorInfo
 from ..types import DType, Layout, Quant
@@ -34,9 +34,10 @@ _REBUILD = "compile the model again with this version of hbc, or copy the file a
 def read(source: Source) -> Program:
     """The program in a file (a path: mapped, so constants are read as they are used) or in a buffer.
 
-    `read(write(p)) == p`. Raises HbmVersionError for a schema version that this runtime does not know, HbmFormatError
-    for bytes that are not a sound container, HbmError for a path that cannot be read. Constants stay views of the
-    mapping: replace a file that is in use by renaming another over it, never by writing into it.
+    `read(write(p)) == p`. Raises HbmVersionError for a schema version that this runtime does not know,
+    HbmFormatError for bytes that are not a sound container, UnreadableProgram for a path that cannot be read.
+    Constants stay views of the mapping: replace a file that is in use by renaming another over it, never by writing
+    into it.
     """
     name, data = _open(source)
     with _named(name):
@@ -65,8 +66,8 @@ def _open(source: Source) -> tuple[str, memoryview]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
-            msg = f"{path} is not a regular file; give the path of a .hbm file"
-            raise HbmError(msg)
+            msg = f"{path} is not a regular file\n  try: give the path of a .hbm file"
+            raise UnreadableProgram(msg)
         if status.st_size > MAX_FILE:
             raise HbmFormatError(_too_large(str(path), status.st_size))
         if status.st_size == 0:  # cannot be mapped
@@ -75,8 +76,8 @@ def _open(source: Source) -> tuple[str, memoryview]:
             return str(path), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as err:  # ValueError: a NUL in the path, or the file shrank to nothing meanwhile
         reason = err.strerror if isinstance(err, OSError) and err.strerror else err
-        msg = f"{str(source)!r} cannot be read: {reason}; give the path of a .hbm file"
-        raise HbmError(msg) from err
+        msg = f"{str(source)!r} cannot be read: {reason}\n  try: give the path of a .hbm file"
+        raise UnreadableProgram(msg) from err
 
 
 def _too_large(name: str, size: int) -> str:
@@ -85,7 +86,8 @@ def _too_large(name: str, size: int) -> str:
 
 def _check_envelope(name: str, data: memoryview) -> None:
     if not has_identifier(data):
-        msg = f"no identifier {IDENTIFIER.decode()!r} at byte 4; only what hbc wrote can be read, not a vendor's .hbm"
+        what = "only what hbc wrote can be read: no vendor's .hbm, and of an .onnx `hbc compile` makes one"
+        msg = f"no identifier {IDENTIFIER.decode()!r} at byte 4; {what}"
         raise ValueError(msg)
     if len(data) > MAX_FILE:
         raise HbmFormatError(_too_large(name, len(data)))

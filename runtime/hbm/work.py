@@ -15,9 +15,9 @@ def work(model: Model) -> int:
 
 
 def memory(model: Model) -> int:
-    """Bytes that one run takes besides constants and scratch: its inputs, its outputs and its arena."""
+    """Bytes that one run takes besides constants and scratch: its inputs, its outputs of known size and its arena."""
     border = (model.tensors[info.tensor] for info in (*model.inputs, *model.outputs))
-    return model.arena_size + sum(t.nbytes for t in border)
+    return model.arena_size + sum(t.nbytes for t in border if not t.is_dynamic)
 
 
 def _work(model: Model, op: Instruction) -> int:

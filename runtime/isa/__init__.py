@@ -10,7 +10,7 @@ passes it can be executed without reading or writing out of bounds.
 
 from __future__ import annotations
 
-from . import border, elementwise, move, weighted, window
+from . import border, elementwise, move, sample, select, weighted, window
 from .base import (
     F32_MAX,
     INT_ACT,
@@ -28,6 +28,8 @@ from .base import (
 from .border import Dequantize, FlipSign, Quantize, Requantize
 from .elementwise import Add, Clamp, Lut, Maximum, Minimum, Mul, SegmentLut
 from .move import Concat, Expand, Gather, Pad, Reshape, ResizeBilinear, ResizeNearest, Slice, Transpose
+from .sample import GridSample
+from .select import ArgMax, ArgMin, Compare, Comparison, Junction, Logical, Select
 from .weighted import Conv2d, ConvTranspose2d, Matmul
 from .window import AvgPool, MaxPool, ReduceMax, ReduceMin, ReduceSum, windows_touch
 
@@ -38,8 +40,12 @@ __all__ = [
     "INT_OUT",
     "MAX_WINDOW",
     "Add",
+    "ArgMax",
+    "ArgMin",
     "AvgPool",
     "Clamp",
+    "Compare",
+    "Comparison",
     "Concat",
     "Conv2d",
     "ConvTranspose2d",
@@ -47,7 +53,10 @@ __all__ = [
     "Expand",
     "FlipSign",
     "Gather",
+    "GridSample",
     "Instruction",
+    "Junction",
+    "Logical",
     "Lut",
     "Matmul",
     "MaxPool",
@@ -68,6 +77,7 @@ __all__ = [
     "Rounding",
     "Scheme",
     "SegmentLut",
+    "Select",
     "Shaped",
     "Slice",
     "Transpose",
@@ -78,7 +88,7 @@ __all__ = [
 
 
 def _declared() -> list[type[Instruction]]:
-    families = (border, weighted, elementwise, window, move)
+    families = (border, weighted, elementwise, window, move, select, sample)
     found = (c for family in families for c in vars(family).values() if isinstance(c, type))
     return [c for c in found if issubclass(c, Instruction) and "opcode" in vars(c)]
 

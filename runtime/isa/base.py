@@ -62,6 +62,12 @@ class Opcode(enum.IntEnum):
     RESIZE_BILINEAR = 26
     GATHER = 27
     EXPAND = 28
+    ARG_MAX = 29
+    ARG_MIN = 30
+    COMPARE = 31
+    SELECT = 32
+    LOGICAL = 33
+    GRID_SAMPLE = 34
 
 
 class Scheme(enum.IntEnum):

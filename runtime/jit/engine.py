@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from ..errors import HbmError
+from ..errors import NoKernel, SessionClosed
 from ..isa import Instruction, Opcode
 from ..program import ALIGN, BpuSegment, Model, Storage, Tensor
 from .barrier import ABANDONED, LINE, barrier, define_yield
@@ -30,7 +30,7 @@ _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c
 def build(model: Model, threads: int = 1) -> JitModel:
     """Compile `model` for this machine. `threads` is how many threads one run may use.
 
-    Raises HbmError where an instruction cannot be compiled, naming it and its source nodes. Thread-safe.
+    Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes. Thread-safe.
     """
     if threads < 1:
         msg = f"threads is {threads}; a run needs at least 1"
@@ -66,7 +66,7 @@ class JitModel:
         """
         if self._closed:
             msg = "the model is closed; open it again to run it"
-            raise HbmError(msg)
+            raise SessionClosed(msg)
         tables = [(ctypes.c_void_p * max(1, len(a)))(*a) for a in (inputs, outputs)]
         with self._workspaces.borrow() as block:
             block[:LINE] = 0
@@ -75,7 +75,7 @@ class JitModel:
             self._call(self._entries[i], args, block)
 
     def close(self) -> None:
-        """End the helper threads. Runs under way finish; later ones raise HbmError."""
+        """End the helper threads. Runs under way finish; later ones raise SessionClosed."""
         self._closed = True
         if self._close is not None:
             self._close()
@@ -262,6 +262,6 @@ class _Entry(Emitter):
                 self.b.ret_void()
 
 
-def _cannot(op: Instruction, why: str) -> HbmError:
+def _cannot(op: Instruction, why: str) -> NoKernel:
     at = f" (from {', '.join(op.loc)})" if op.loc else ""
-    return HbmError(f"cannot compile {op.opcode.name.lower()}{at}: {why}")
+    return NoKernel(f"cannot compile {op.opcode.name.lower()}{at}: {why}")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import HbmError
+from ..errors import TooManyThreads
 from ..program import ALIGN
 
 Task = Callable[[int], None]
@@ -45,7 +45,7 @@ class Workspaces:
 class Pool:
     """`threads − 1` helper threads that run one task together with the caller. One caller at a time holds it.
 
-    The threads end with `close`, or with the process. Raises HbmError where the system starts no more of them.
+    The threads end with `close`, or with the process. Raises TooManyThreads where the system starts no more of them.
     """
 
     def __init__(self, threads: int) -> None:
@@ -60,7 +60,7 @@ class Pool:
             except RuntimeError as err:  # the system's limit on threads
                 self.close()
                 msg = f"only {number} of {threads} threads could be started ({err}); open the model with fewer threads"
-                raise HbmError(msg) from err
+                raise TooManyThreads(msg) from err
             self._queues.append(jobs)
 
     def claim(self) -> bool:

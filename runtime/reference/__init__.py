@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .. import isa
-from . import conv, eltwise, lut, matmul, move, pool, quant, reduce, resize
+from . import conv, eltwise, lut, matmul, move, pool, quant, reduce, resize, sample, select
 from .common import Array, Operands
 
 __all__ = ["RULES", "execute"]
@@ -41,6 +41,12 @@ RULES: dict[type[isa.Instruction], Callable[..., Array]] = {
     isa.ResizeBilinear: resize.resize_bilinear,
     isa.Gather: move.gather,
     isa.Expand: move.expand,
+    isa.GridSample: sample.grid_sample,
+    isa.ArgMax: select.arg_max,
+    isa.ArgMin: select.arg_min,
+    isa.Compare: select.compare,
+    isa.Select: select.select,
+    isa.Logical: select.logical,
 }  # each rule takes the instruction, its operands, and the result's shape and dtype
 
 

@@ -40,7 +40,12 @@ def on_terminal(args: list[str], cwd: Path, **env: str) -> tuple[int, str]:
     master, slave = pty.openpty()
     line = [sys.executable, "-m", "hbc", *args]
     with subprocess.Popen(
-        line, cwd=cwd, env=environment(TERM="xterm", COLUMNS="100", **env), stdin=slave, stdout=slave, stderr=slave
+        line,
+        cwd=cwd,
+        env=environment(**{"TERM": "xterm", "COLUMNS": "100", **env}),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
     ) as process:
         os.close(slave)
         seen = b""

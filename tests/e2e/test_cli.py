@@ -107,7 +107,7 @@ def test_a_usage_error_has_status_2_and_says_what_would_do(
     assert main(args) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: ")
+    assert captured.err.startswith("error[E00")
     assert words in captured.err
     assert "Traceback" not in captured.err
     assert list(tmp_path.iterdir()) == []
@@ -166,7 +166,7 @@ def test_a_file_that_is_no_program_has_status_1_and_no_traceback(verb: str, tmp_
     (tmp_path / "m.hbm").write_bytes(np.random.default_rng(1).bytes(4000))
     done = hbc(verb, "m.hbm", cwd=tmp_path)
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith("error: m.hbm is not a sound .hbm file")
+    assert done.err.startswith("error[R0102]: m.hbm is not a sound .hbm file")
     assert "Traceback" not in done.err
 
 
@@ -189,7 +189,7 @@ def test_a_damaged_program_is_refused(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "m.hbm").write_bytes(data)
     done = hbc("inspect", "m.hbm", cwd=tmp_path)
     assert (done.status, done.out) == (1, "")
-    assert "error: " in done.err
+    assert "error[R0102]: " in done.err
 
 
 # ---- inspect

@@ -95,9 +95,39 @@ def test_explain_tells_where_each_node_runs_on_stdout(
 ) -> None:
     assert main(["compile", str(models / "cpu.onnx"), "--explain"]) == 0
     captured = capsys.readouterr()
-    assert re.search(r"^Conv_c1 +Conv +bpu +.*Relu_r1", captured.out, re.MULTILINE)
+    assert re.search(
+        r"^Conv_c1 \+ Relu_r1 +Conv \+ Relu +bpu +.*conv2d +i8·i8 → i8 +13\.8 k$", captured.out, re.MULTILINE
+    )
     assert re.search(r"^Sin_y +Sin +cpu +", captured.out, re.MULTILINE)
+    assert re.search(r"^Sin_y \(Sin\) +.* isn't quantised +put QuantizeLinear", captured.out, re.MULTILINE)
     assert "1 node on the CPU, not the BPU: 'Sin_y' (Sin)" in captured.err
+
+
+@pytest.mark.parametrize("suffix", [".json", ".md", ".html"])
+def test_a_report_file_holds_what_explain_shows(
+    suffix: str, models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", str(models / "cpu.onnx"), "--report", f"r{suffix}"]) == 0
+    text = (here / f"r{suffix}").read_text(encoding="utf-8")
+    assert "Sin_y" in text
+    assert "put QuantizeLinear and DequantizeLinear between" in text
+    assert capsys.readouterr().out == ""
+
+
+def test_a_report_of_an_unknown_format_is_refused_before_the_work(
+    models: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", str(models / "cpu.onnx"), "--report", "r.txt"]) == 2
+    assert "give a name that ends in .json, .md, .html" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_explain_fits_a_terminal(models: Path, here: Path) -> None:
+    status, screen = on_terminal(["compile", str(models / "cpu.onnx"), "--explain"], here)
+    assert status == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    shown = plain[plain.index("nodes ") : plain.index("MACs, ")]
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 100
 
 
 def test_quiet_says_nothing_at_all(models: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

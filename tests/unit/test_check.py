@@ -13,8 +13,9 @@ import onnx
 import pytest
 
 from hbc.backend.cpu.probe import ProbeError
-from hbc.check import CheckError, CheckResult, check_program, compare_tensor, cosine, difference
+from hbc.check import CheckError, CheckResult, check_program, compare_tensor, difference
 from hbc.samples import SampleError, load_arrays, load_samples, random_samples
+from hbc.verify.measure import cosine
 from hbc_runtime.program import Storage, Tensor
 from hbc_runtime.types import DType, Quant
 from tests.e2e.tiny import WEIGHT, program, program_twin

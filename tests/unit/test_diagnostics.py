@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import pickle
 import string
 from dataclasses import FrozenInstanceError, fields
@@ -9,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from hbc.cli import main
 from hbc.diagnostics import (
+    BadModel,
+    BadPlan,
     Diagnostic,
+    Failed,
     FrontendError,
     HbcError,
     PassError,
@@ -18,11 +24,15 @@ from hbc.diagnostics import (
     VerifyError,
     catalogue,
     codes,
+    describe,
+    entries,
     error,
     from_text,
     nearest,
     render,
 )
+from hbc.diagnostics.catalogue import GROUPS, Entry
+from hbc_runtime.errors import HbmError
 
 REPOSITORY = Path(__file__).parents[2]
 FULL = Diagnostic(
@@ -69,18 +79,20 @@ def test_a_plain_text_is_taken_apart() -> None:
     text = "it failed\n  --> m.onnx: node 'a'\n   = why:  because\n   = try:  this\n  try: or that\nsomething else"
     made = FrontendError(text)
     assert str(made) == text
-    assert made.diagnostic == Diagnostic(
+    assert made.diagnostic == BadModel(
         title="it failed", loc="m.onnx: node 'a'", why="because", hint="this\nor that", notes=("something else",)
     )
-    assert render(made.diagnostic).startswith("error: it failed\n  --> m.onnx: node 'a'\n   = why:  because\n")
+    assert render(made.diagnostic).startswith("error[E0203]: it failed\n  --> m.onnx: node 'a'\n   = why:  because\n")
     assert from_text("") == Diagnostic()
 
 
 def test_an_error_from_its_parts() -> None:
-    made = error(PassError, "no", where="m.onnx", why="so", hint="else", code="E0499")
+    made = error(PassError, "no", where="m.onnx", why="so", hint="else", kind=BadPlan)
     assert isinstance(made, PassError)
     assert not made.is_bug
-    assert made.diagnostic == Diagnostic(code="E0499", title="no", loc="m.onnx", why="so", hint="else")
+    assert made.diagnostic == BadPlan(title="no", loc="m.onnx", why="so", hint="else")
+    assert made.diagnostic.code == "E0404"
+    assert error(PassError, "no").diagnostic.code == "E0400"
 
 
 @pytest.mark.parametrize(
@@ -120,9 +132,141 @@ def test_every_template_uses_fields_that_exist(cls: type[Diagnostic]) -> None:
 
 def test_codes_are_distinct_and_documented() -> None:
     every = [c.CODE for c in codes()]
-    assert len(set(every)) == len(every) > 10
+    assert len(set(every)) == len(every) > 50
     assert all(c.__doc__ and not c.__doc__.startswith(c.__name__ + "(") for c in codes())
+    assert {code[:3] for code in entries()} == set(GROUPS)
+
+
+@pytest.mark.parametrize("entry", entries().values(), ids=lambda e: e.code)
+def test_every_code_has_an_example_that_says_something(entry: Entry) -> None:
+    title = entry.example.split("\n")[0]
+    assert title.startswith(f"error[{entry.code}]: ")
+    assert len(title) > len(f"error[{entry.code}]: ") + 5
+    assert "{" not in title, "a field of the template is not filled in"
 
 
 def test_the_catalogue_in_docs_is_the_one_that_the_code_gives() -> None:
-    assert (REPOSITORY / "docs" / "diagnostics.md").read_text(encoding="utf-8") == catalogue()
+    page = (REPOSITORY / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    assert page == catalogue(), "run: bash scripts/docs"
+    assert all(f"### {entry.code} {entry.name}\n" in page for entry in entries().values())
+
+
+def test_a_code_is_described_and_an_unknown_one_is_not() -> None:
+    text = describe("e0207")
+    assert text is not None
+    assert text.startswith("E0207 OpenSizes\n")
+    assert "error[E0207]: the model leaves sizes of its inputs open" in text
+    assert describe("E9999") is None
+
+
+@pytest.mark.parametrize("code", ["E0207", "r0102"])
+def test_help_explains_a_code(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", code]) == 0
+    out, err = capsys.readouterr()
+    assert out.rstrip() == describe(code)
+    assert err == ""
+
+
+def test_help_lists_every_code_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    assert [line[:5] for line in capsys.readouterr().out.splitlines()] == list(entries())
+    assert main(["help", "E0270"]) == 2
+    assert "error[E0001]: there is no error code named 'E0270'" in capsys.readouterr().err
+
+
+# ---- every error has a code
+
+# Raised to be caught nearby, or by a caller who passed a wrong argument to a Python function; `hbc` turns what is left
+# into E0009, an internal error.
+PLAIN = {"ValueError", "TypeError", "AssertionError", "AttributeError", "LookupError"}
+USAGE = {"UsageError", "BadCommand"}  # click's; the command line gives them E0006
+SOURCES = [
+    p
+    for p in sorted((REPOSITORY / "hbc").rglob("*.py"))
+    if "diagnostics" not in p.parts and p.name != "__main__.py"  # importing that runs hbc
+]
+TREES = {p: ast.parse(p.read_text(encoding="utf-8")) for p in SOURCES}
+
+
+def errors() -> dict[str, type[BaseException]]:
+    """Every error class of hbc and its runtime by name."""
+    for path in SOURCES:
+        importlib.import_module(".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"))
+    found: dict[str, type[BaseException]] = {}
+    waiting: list[type[BaseException]] = [HbcError, HbmError]
+    while waiting:
+        cls = waiting.pop()
+        found[cls.__name__] = cls
+        waiting += cls.__subclasses__()
+    return found
+
+
+def name_of(node: ast.expr | None) -> str:
+    """`x.y.Name(…)` → Name."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def makers() -> dict[str, dict[Path, set[str]]]:
+    """What functions of hbc are said to return, by the function's name and its file."""
+    found: dict[str, dict[Path, set[str]]] = {}
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                returned = ast.unparse(node.returns) if node.returns else ""
+                found.setdefault(node.name, {}).setdefault(path, set()).add(returned)
+    return found
+
+
+ERRORS = errors()
+MAKERS = makers()
+CODED = {c.__name__ for c in codes()}
+
+
+def is_coded(path: Path, raised: ast.expr) -> bool:
+    """True for `raise Error(…)`, `raise error(Error, …)` and `raise maker(…)` of a class whose code is known."""
+    name = name_of(raised)
+    if name in {"error", "together"} and isinstance(raised, ast.Call) and isinstance(raised.func, ast.Name):
+        return name == "together" or (bool(raised.args) and name_of(raised.args[0]) in ERRORS)
+    made = MAKERS.get(name, {})
+    returned = made.get(path) or {r for of_file in made.values() for r in of_file}
+    return name in ERRORS or (bool(returned) and returned <= ERRORS.keys())
+
+
+RAISES = [(p, n) for p, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Raise) and n.exc is not None]
+
+
+def test_raises_are_found() -> None:
+    assert len(RAISES) > 200
+
+
+def test_every_error_raised_on_purpose_has_a_code() -> None:
+    bare = [
+        f"{p.relative_to(REPOSITORY)}:{n.lineno} raises {ast.unparse(n.exc)[:60]}"
+        for p, n in RAISES
+        if n.exc is not None and name_of(n.exc) not in PLAIN | USAGE and not is_coded(p, n.exc)
+    ]
+    assert bare == []
+
+
+def test_every_family_has_a_code_of_its_own() -> None:
+    for cls in ERRORS.values():
+        code = cls.FAMILY.CODE if issubclass(cls, HbcError) else cls.CODE  # type: ignore[attr-defined]
+        assert code in entries(), cls
+    shared = [c for c in ERRORS.values() if issubclass(c, HbcError) and c is not HbcError and c.FAMILY is Failed]
+    assert shared == [], "give it a FAMILY"
+
+
+def test_every_kind_that_is_named_is_a_code_and_every_code_is_used() -> None:
+    kinds = {
+        name_of(k.value)
+        for tree in TREES.values()
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and name_of(n) in {"error", "problem", "fail", "together"}
+        for k in n.keywords
+        if k.arg == "kind"
+    }
+    assert kinds - {"kind", "type", ""} <= CODED
+    used = {n.id for tree in TREES.values() for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    families = {c.FAMILY.__name__ for c in ERRORS.values() if issubclass(c, HbcError)}
+    assert CODED - used - families == set()

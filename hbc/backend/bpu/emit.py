@@ -6,11 +6,12 @@ from itertools import groupby
 
 import numpy as np
 
+from hbc.backend.cpu.acceptance import refused_together, require_accepted
 from hbc.backend.cpu.export import export_segment
-from hbc.diagnostics import EmitError, error
+from hbc.diagnostics import EmitError, TooManyAxes, error
 from hbc.ir import ops
 from hbc.ir.core import Graph, Module, Op, Value
-from hbc.ir.location import node_names
+from hbc.ir.location import FusedLoc, NodeLoc, node_names, source_nodes
 from hbc.passes.plan_memory import storage_root
 from hbc.words import shape_text
 from hbc_runtime.hbm.layout import MAX_RANK
@@ -64,7 +65,7 @@ class _Emitter:
                 msg = f"output {out.name!r} has no buffer of its own; the place stage should have copied it"
                 raise EmitError(msg)
             self.out_index[out.value] = i
-        segments = tuple(self._segment(list(group)) for _, group in groupby(self._placed(), key=_segment_key))
+        segments = self._segments()
         return Model(
             name=self.module.name,
             inputs=tuple(self._info(v.name or f"input{i}", v) for i, v in enumerate(self.graph.args)),
@@ -74,6 +75,19 @@ class _Emitter:
             arena_size=self.graph.arena_size or 0,
             constants=Constants(memoryview(bytes(self.blob))),
         )
+
+    def _segments(self) -> tuple[Segment, ...]:
+        """Every segment in order; one EmitError for all that can't be written."""
+        made: list[Segment] = []
+        failed: list[EmitError] = []
+        for _, group in groupby(self._placed(), key=_segment_key):
+            try:
+                made.append(self._segment(list(group)))
+            except EmitError as err:
+                failed.append(err)
+        if failed:
+            raise refused_together(failed)
+        return tuple(made)
 
     def _placed(self) -> list[Op]:
         return [op for op in self.graph.ops if not isinstance(op, ops.Const)]
@@ -143,24 +157,23 @@ class _Emitter:
         inputs = list(dict.fromkeys(v for v in operands if v.op not in inside and not v.defined_by(ops.Const)))
         results = [r for op in group for r in op.results]
         outputs = [r for r in results if r in self.out_index or any(u.op not in inside for u in r.uses)]
-        reasons = tuple(f"{_kind(op)} {op.node!r}: {op.placement.reason}" for op in group if op.placement)
+        reasons = tuple(
+            f"{kind} {node!r}: {op.placement.reason}" for op in group if op.placement for kind, node in _nodes(op)
+        )
         loc = tuple(dict.fromkeys(name for op in group for name in node_names(op.loc)))
         name = f"cpu_{number}"
-        data = export_segment(group, inputs, outputs, self._opsets(group), name)
+        data = export_segment(group, inputs, outputs, None, name)
+        require_accepted(data, group, name)
         return CpuSegment(
             name, tuple(self._tensor(v) for v in inputs), tuple(self._tensor(v) for v in outputs), data, reasons, loc
         )
-
-    @staticmethod
-    def _opsets(group: list[Op]) -> dict[str, int]:
-        return {op.domain: op.opset for op in group if isinstance(op, ops.Call)}
 
 
 def _too_many_axes(value: Value) -> EmitError:
     where = f"node {value.op.node!r}" if value.op is not None else f"input {value.name!r}"
     why = f"its shape is {shape_text(value.type.shape)}, tensors of a .hbm have {MAX_RANK} axes at most"
     hint = "merge axes that stay side by side by a Reshape"
-    return error(EmitError, f"a tensor has {value.type.rank} axes", where=where, why=why, hint=hint)
+    return error(EmitError, f"a tensor has {value.type.rank} axes", where=where, why=why, hint=hint, kind=TooManyAxes)
 
 
 def _segment_key(op: Op) -> tuple[bool, int]:
@@ -170,5 +183,10 @@ def _segment_key(op: Op) -> tuple[bool, int]:
     return op.placement.device == "cpu", op.placement.segment
 
 
-def _kind(op: Op) -> str:
-    return op.op_type if isinstance(op, ops.Call) else op.NAME
+def _nodes(op: Op) -> list[tuple[str, str]]:
+    """Kind and name of what an op runs: of every node of a `call_graph`, else of the op itself."""
+    if isinstance(op, ops.CallGraph):
+        parts = op.loc.parts if isinstance(op.loc, FusedLoc) else (op.loc,)
+        return [(p.op_type, p.node) for p in parts if isinstance(p, NodeLoc)] or [(op.NAME, op.node)]
+    kinds = [n.op_type for n in source_nodes(op.loc) if n.node == op.node and n.op_type]
+    return [(kinds[0] if kinds else op.NAME, op.node)]

@@ -38,7 +38,11 @@ class MarchSpec:
     max_global_pool: int  # H·W of a global average [ops]
     max_linear: int  # rows and columns of linear and matmul [ops]
     max_concat: int  # operands of a concat [ops]
+    max_arg: int  # elements that an arg_max runs over [ops]
     has_sub: bool = True
+    has_grid_sample: bool = True  # [ops]
+    has_composites: bool = False  # softmax and norms as their parts; else the CPU runs them by default [ops]
+    has_arg_of_any_axis: bool = False  # else axis 1 of [N,C,H,W] alone [ops]
 
     @property
     def activation_names(self) -> str:
@@ -56,14 +60,14 @@ _BAYES = {
     "max_kernel": 32, "max_conv_stride": 256, "max_dilation": 16, "max_conv_channels": 8192, "max_kernel_volume": 65535,
     "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
     "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65536,
-    "max_linear": 8192, "max_concat": 1024,
+    "max_linear": 8192, "max_concat": 1024, "max_arg": 64,
 }  # fmt: skip
 _NASH = {
     "activations": (DType.I8, DType.I16), "weights": (DType.I8, DType.I16),
     "max_kernel": 31, "max_conv_stride": 256, "max_dilation": 18, "max_conv_channels": 8192, "max_kernel_volume": 65536,
     "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
     "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65535,
-    "max_linear": 8192, "max_concat": 1024,
+    "max_linear": 8192, "max_concat": 1024, "max_arg": 65535, "has_arg_of_any_axis": True, "has_composites": True,
 }  # fmt: skip
 
 MARCHES: dict[str, MarchSpec] = {
@@ -74,7 +78,7 @@ MARCHES: dict[str, MarchSpec] = {
             max_kernel=7, max_conv_stride=256, max_dilation=16, max_conv_channels=2048, max_kernel_volume=32768,
             max_conv_pad=256, max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
             max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192,
-            max_linear=2048, max_concat=1024, has_sub=False,
+            max_linear=2048, max_concat=1024, max_arg=64, has_sub=False, has_grid_sample=False,
         ),
         MarchSpec("bayes", "J5, RDK Ultra", cores=2, tops=128, **_BAYES),  # type: ignore[arg-type]
         MarchSpec("bayes-e", "RDK X5", cores=1, tops=10, **_BAYES),  # type: ignore[arg-type]

@@ -1,17 +1,10 @@
-"""ONNX forms of the ops that move elements, change their type, or stand between reals and integers; and of calls."""
+"""ONNX forms of the ops that move elements, change their type, or stand between reals and integers."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
-
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, NodeProto
 
 from hbc.ir.ops import (
-    Call,
     Cast,
     Concat,
     Const,
@@ -19,6 +12,7 @@ from hbc.ir.ops import (
     Expand,
     FlipSign,
     Gather,
+    GridSample,
     Lut,
     Pad,
     Quantize,
@@ -121,6 +115,19 @@ def resize_linear(e: Emitter, op: ResizeLinear) -> str:
     return y
 
 
+@RULES(GridSample)
+def grid_sample(e: Emitter, op: GridSample) -> str:
+    """ONNX's own operator, which came with opset 16 and says `linear` since opset 20."""
+    if e.opset < 16:
+        raise e.error("GridSample came with opset 16")
+    mode = "nearest" if op.nearest else "bilinear" if e.opset < 20 else "linear"
+    padding = "border" if op.border else "zeros"
+    return e.node(
+        "GridSample", e.tensor(op.x), e.tensor(op.grid), mode=mode, padding_mode=padding,
+        align_corners=int(op.align_corners),
+    )  # fmt: skip
+
+
 @RULES(Cast)
 def cast(e: Emitter, op: Cast) -> str:
     return e.cast(e.tensor(op.x), op.out.type.dtype)
@@ -174,58 +181,3 @@ def quantize(e: Emitter, op: Quantize) -> str:
         y = e.node("Min", e.node("Max", y, e.const(np.float64(lo))), e.const(np.float64(hi)))
         return e.cast(y, t.dtype)
     return e.cast(e.node("Clip", y, e.const(np.float32(lo)), e.const(np.float32(hi))), t.dtype)
-
-
-# ---- calls
-
-
-@RULES(Call)
-def call(e: Emitter, op: Call) -> list[str]:
-    """The user's own node, its operands and results renamed."""
-    _check_version(e, op)
-    proto = NodeProto()
-    try:
-        proto.ParseFromString(base64.b64decode(op.node_proto, validate=True))
-    except (DecodeError, ValueError) as error:
-        raise e.error(f"its node can't be read back ({error})") from error
-    names = {f"operand:{i}": e.tensor(x) for i, x in enumerate(op.xs)}
-    results: list[str] = []
-    outputs = []
-    for name in proto.output:
-        outputs.append(e.fresh() if name else "")
-        results += outputs[-1:] if name else []
-    if len(results) != len(op.results) or any(x and x not in names for x in proto.input):
-        raise e.error("its node has other operands and results than the op")
-    inputs = [names.get(x, "") for x in proto.input]
-    del proto.input[:], proto.output[:]
-    proto.input.extend(inputs)
-    proto.output.extend(outputs)
-    _rename_captured(proto, names)
-    proto.name = e.node_name()
-    e.nodes.append(proto)
-    return results
-
-
-def _check_version(e: Emitter, op: Call) -> None:
-    """The op must mean in the segment's opset what it meant in the model's."""
-    version = e.opsets.setdefault(op.domain, op.opset)
-    if version == op.opset:
-        return
-    try:
-        old, new = (onnx.defs.get_schema(op.op_type, v, op.domain).since_version for v in (op.opset, version))
-    except onnx.defs.SchemaError:
-        old, new = op.opset, version
-    if old != new:
-        raise e.error(f"{op.op_type} of opset {op.opset} means something else in the segment's opset {version}")
-
-
-def _rename_captured(node: NodeProto, names: Mapping[str, str]) -> None:
-    for a in node.attribute:
-        for graph in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-            for inner in graph.node:
-                renamed = [names.get(x, x) for x in inner.input]
-                del inner.input[:]
-                inner.input.extend(renamed)
-                _rename_captured(inner, names)
-            for info in graph.output:
-                info.name = names.get(info.name, info.name)

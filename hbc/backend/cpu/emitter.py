@@ -9,16 +9,21 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from hbc.diagnostics import EmitError
+from hbc.diagnostics import EmitError, NoCpuForm, error
 from hbc.ir.core import Op, Value
 from hbc.ir.ops import Const
-from hbc.ir.types import DType
+from hbc.ir.types import DYNAMIC, DType
 
 OpT = TypeVar("OpT", bound=Op)
 Emitted = str | Sequence[str]
 EmitRule = Callable[["Emitter", OpT], Emitted]
 
 INLINE = 64  # bytes of a constant below which equal ones share an initializer: shapes, axes, bounds
+
+
+def no_cpu_form(op: Op, why: str) -> EmitError:
+    """An op that must run on the CPU, and can't."""
+    return error(EmitError, f"{op.NAME} of node {op.node!r} can't run on the CPU", why=why, kind=NoCpuForm)
 
 
 class Emitter:
@@ -57,8 +62,8 @@ class Emitter:
     def error(self, why: str) -> EmitError:
         """An EmitError that names the op being emitted and the user's node."""
         if self._op is None:
-            return EmitError(f"a CPU segment can't be written as ONNX: {why}")
-        return EmitError(f"{self._op.NAME} of node {self._op.node!r} can't run on the CPU: {why}")
+            return error(EmitError, "a CPU segment can't be written as ONNX", why=why, kind=NoCpuForm)
+        return no_cpu_form(self._op, why)
 
     # -- building
 
@@ -98,9 +103,9 @@ class Emitter:
         self.nodes.append(helper.make_node(op_type, trimmed, [out], name=self.node_name(), **given))
         return out
 
-    def node_name(self) -> str:
-        """The user's name of the op being emitted, made unique: ONNX Runtime refuses equal names."""
-        name = self._op.node if self._op is not None else "output"
+    def node_name(self, given: str = "") -> str:
+        """A name, by default the user's of the op being emitted, made unique: ONNX Runtime refuses equal names."""
+        name = given or (self._op.node if self._op is not None else "output")
         count = self._node_names[name] = self._node_names.get(name, 0) + 1
         if count == 1:
             return name
@@ -156,9 +161,8 @@ class Emitter:
 
 
 def _info(name: str, value: Value) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(
-        name, helper.np_dtype_to_tensor_dtype(value.type.dtype.numpy), value.type.shape
-    )
+    elem_type = helper.np_dtype_to_tensor_dtype(value.type.dtype.numpy)
+    return helper.make_tensor_value_info(name, elem_type, [None if d == DYNAMIC else d for d in value.type.shape])
 
 
 def _ir_version(opset: int) -> int:

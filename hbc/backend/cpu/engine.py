@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hbc.diagnostics import EmitError
+from hbc.diagnostics import EmitError, RuntimeRefused, error
 from hbc.ir.core import Op
 from hbc_runtime.errors import MissingDependency
 
@@ -30,14 +30,14 @@ def evaluate(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
 def _session(model: bytes, node: str) -> Any:
     try:
         import onnxruntime
-    except ImportError as error:
+    except ImportError as cause:
         msg = f"node {node!r} runs on the CPU, which needs ONNX Runtime: pip install hbc[cpu]"
-        raise MissingDependency(msg) from error
+        raise MissingDependency(msg) from cause
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime raises classes of its own, without a common base
-        raise EmitError(f"ONNX Runtime refuses node {node!r}: {error}") from error
+    except Exception as cause:  # ONNX Runtime raises classes of its own, without a common base
+        raise error(EmitError, f"ONNX Runtime refuses node {node!r}", why=str(cause), kind=RuntimeRefused) from cause

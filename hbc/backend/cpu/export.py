@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from hbc.diagnostics import EmitError
+from hbc.diagnostics.several import together
 from hbc.ir.core import Op, Value
 from hbc.ir.ops import (
-    Call,
+    CALLS,
     Clip,
     Concat,
     Const,
@@ -24,13 +25,12 @@ from hbc.ir.ops import (
     ResizeNearest,
 )
 
-DEFAULT_OPSET = 19  # where no call says which opset the model is written in; dilated average pools came with it
 # Ops that mean the same for integers whatever those stand for, besides those between reals and integers.
 _NUMBERS = (
     Move,
     Concat,
     Const,
-    Call,
+    *CALLS,
     MaxPool,
     ReduceMax,
     ReduceMin,
@@ -43,15 +43,6 @@ _NUMBERS = (
 )
 
 
-def segment_opset(ops: Sequence[Op]) -> dict[str, int]:
-    """The opset of each domain that the segment's calls need; ONNX's own is 19 where no call is of it."""
-    versions: dict[str, int] = {}
-    for op in ops:
-        if isinstance(op, Call):
-            versions[op.domain] = max(versions.get(op.domain, 0), op.opset)
-    return {"": DEFAULT_OPSET, **versions}
-
-
 def export_segment(
     ops: Sequence[Op], inputs: Sequence[Value], outputs: Sequence[Value], opset: Mapping[str, int] | None, name: str
 ) -> bytes:
@@ -62,19 +53,27 @@ def export_segment(
     other ops are written in the forms of `opset[""]` (attributes or operands). EmitError names the op and node that
     can't be written.
     """
-    from .emitter import Emitter
+    from .emitter import Emitter, no_cpu_form
+    from .opsets import segment_opset
 
     rules = _rules()
     emitter = Emitter({**segment_opset(ops), **(opset or {})})
     for value in inputs:
         emitter.names[value] = emitter.fresh()
     emitter.reserve(len(outputs))
+    failed: list[EmitError] = []
     for op in ops:
-        rule = rules.get(type(op))
-        if rule is None:
-            raise EmitError(f"{op.NAME} of node {op.node!r} can't run on the CPU: only the BPU has it")
-        _require_float_form(op)
-        emitter.emit(op, rule)
+        try:
+            rule = rules.get(type(op))
+            if rule is None:
+                raise no_cpu_form(op, "only the BPU has it")
+            _require_float_form(op)
+            emitter.emit(op, rule)
+        except EmitError as err:
+            failed.append(err)
+            emitter.names.update((r, emitter.fresh()) for r in op.results)  # so that what reads them can be looked at
+    if failed:
+        raise together(failed, "{} ops can't run on the CPU", where="", kind=type(failed[0].diagnostic))
     return emitter.model(inputs, outputs, name)
 
 
@@ -85,11 +84,14 @@ def _require_float_form(op: Op) -> None:
     why = "it is in quantised form; dequantise its operands and quantise its result"
     if isinstance(op, Clip):
         why = "it limits quantised integers; dequantise them first"
-    raise EmitError(f"{op.NAME} of node {op.node!r} can't run on the CPU: {why}")
+    from .emitter import no_cpu_form
+
+    raise no_cpu_form(op, why)
 
 
 @lru_cache(maxsize=1)
 def _rules():  # type: ignore[no-untyped-def] # noqa: ANN202 - its type would import onnx
-    from . import emit_compute, emit_move
+    from . import emit_call, emit_compute, emit_graph, emit_move, emit_norm, emit_select
 
-    return {**emit_compute.RULES.table, **emit_move.RULES.table}
+    modules = (emit_call, emit_compute, emit_graph, emit_move, emit_norm, emit_select)
+    return {cls: rule for module in modules for cls, rule in module.RULES.table.items()}

@@ -1,4 +1,4 @@
-"""A model run whole by ONNX Runtime, with a look at the tensors inside: what `hbc check` compares with."""
+"""A model run whole by ONNX Runtime, with a look at the tensors inside: what `hbc check` and `hbc verify` compare with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hbc.diagnostics import HbcError, error
+from hbc.diagnostics import CannotProbe, HbcError, error
 
 Array = npt.NDArray[Any]
 TOO_LARGE = (1 << 31) - 1  # bytes: where protobuf ends, so that the model can only be run from its own file
@@ -17,6 +17,8 @@ TOO_LARGE = (1 << 31) - 1  # bytes: where protobuf ends, so that the model can o
 
 class ProbeError(HbcError):
     """ONNX Runtime is missing, or does not run this model."""
+
+    FAMILY = CannotProbe
 
 
 class Probe:
@@ -26,19 +28,10 @@ class Probe:
     """
 
     def __init__(self, model: Path, *, optimised: bool, threads: int = 1, expose: Iterable[str] = ()) -> None:
-        runtime = _onnxruntime()
-        options = runtime.SessionOptions()
-        level = runtime.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 4  # what matters comes back as an exception
         names = list(expose)
         source: str | bytes = exposing(model, names) if names else str(model)
         self.model = model
-        try:
-            self.session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as err:  # ONNX Runtime's exceptions have no common base of their own
-            raise _refused("ONNX Runtime does not take this model", model, err) from err
+        self.session = make_session(model, source, optimised=optimised, threads=threads)
         self.outputs = [o.name for o in self.session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -48,6 +41,27 @@ class Probe:
         except Exception as err:  # as above
             raise _refused("ONNX Runtime could not run this model", self.model, err) from err
         return {n: y for n, y in zip(self.outputs, results, strict=True) if isinstance(y, np.ndarray)}
+
+
+def make_session(
+    model: Path, source: str | bytes, *, optimised: bool, threads: int = 1, save: Path | None = None
+) -> Any:
+    """A session on `source`, which is `model` or made from it; `save`: where to leave the optimised graph.
+
+    Raises ProbeError where ONNX Runtime is not installed or does not take it.
+    """
+    runtime = _onnxruntime()
+    options = runtime.SessionOptions()
+    level = runtime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what matters comes back as an exception
+    if save is not None:
+        options.optimized_model_filepath = str(save)
+    try:
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as err:  # ONNX Runtime's exceptions have no common base of their own
+        raise _refused("ONNX Runtime does not take this model", model, err) from err
 
 
 def inner_tensors(model: Path) -> list[str]:
@@ -65,7 +79,13 @@ def exposing(model: Path, names: Iterable[str]) -> bytes:
     proto = onnx.load(str(model))
     if proto.ByteSize() > TOO_LARGE:
         why = f"a protobuf message ends at {TOO_LARGE} bytes"
-        raise error(ProbeError, "the model is too large to look inside", where=str(model), why=why, hint="--no-tensors")
+        raise error(
+            ProbeError,
+            "the model is too large to look inside",
+            where=str(model),
+            why=why,
+            hint="hbc check --no-tensors",
+        )
     have = {o.name for o in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
     return proto.SerializeToString()
@@ -76,12 +96,15 @@ def _onnxruntime() -> Any:
         import onnxruntime
     except ImportError as err:
         raise error(
-            ProbeError, "ONNX Runtime is not installed", why="check compares with it", hint="pip install hbc[cpu]"
+            ProbeError,
+            "ONNX Runtime is not installed",
+            why="hbc check and hbc verify compare with it",
+            hint="pip install hbc[cpu]",
         ) from err
     return onnxruntime
 
 
 def _refused(what: str, model: Path, err: Exception) -> ProbeError:
     why = " ".join(str(err).split())[:400]
-    hint = "check needs a model that ONNX Runtime runs; compile and run don't"
+    hint = "comparing with ONNX Runtime needs a model that it runs; compile and run don't"
     return error(ProbeError, what, where=str(model), why=why, hint=hint)

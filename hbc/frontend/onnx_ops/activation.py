@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from hbc.ir.core import Op, Value
-from hbc.ir.ops import PLAIN_UNARY, Add, Clip, Dequantize, Mul
+from hbc.ir.ops import PLAIN_UNARY, Cast, Clip, Dequantize, Less, Maximum, Minimum, Mul, Reinterpret, Where
 from hbc.ir.ops.unary import Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Selu, Softplus, ThresholdedRelu
+from hbc.ir.types import DType
 
 from ..onnx_node import Node, Results
 from ..onnx_quant import quantized
+from ..onnx_weights import limited_weight
 from .registry import onnx_op
 
 _PLAIN = {
@@ -70,7 +72,7 @@ def relu(n: Node) -> Results:
 
 @onnx_op("Clip")
 def clip(n: Node) -> Results:
-    """Bounds as attributes (before opset 11) or as known operands; computed bounds stay on the CPU."""
+    """Bounds as attributes (before opset 11), as known operands, or computed: then the larger, then the smaller one."""
     if n.version < 11:
         low, high = n.number("min", -math.inf), n.number("max", math.inf)
         return limited(n, n.x(0), low, high)
@@ -78,9 +80,20 @@ def clip(n: Node) -> Results:
     for index, default in ((1, -math.inf), (2, math.inf)):
         array = n.array(index) if n.has(index) else np.asarray(default)
         if array is None or array.size != 1:
-            return n.call()
+            return _between(n)
         bounds.append(float(array.reshape(-1)[0]))
     return limited(n, n.x(0), *bounds)
+
+
+def _between(n: Node) -> Results:
+    """min(max(x, low), high) of reals, which is what ONNX's text says of bounds that cross."""
+    operands = n.reals()
+    scalars = [n.x(i) for i in (1, 2) if n.has(i)]
+    if operands is None or any(v.type.elements != 1 or v.type.rank > n.x(0).type.rank for v in scalars):
+        return n.call()
+    x = operands[0]
+    x = n.op(Maximum, x, n.x(1)) if n.has(1) else x
+    return n.op(Minimum, x, n.x(2)) if n.has(2) else x
 
 
 def limited(n: Node, x: Value, low: float, high: float) -> Value:
@@ -89,6 +102,9 @@ def limited(n: Node, x: Value, low: float, high: float) -> Value:
         raise n.fail("a bound is NaN", hint="check the constant")
     if low == -math.inf and high == math.inf:
         return x
+    weight = limited_weight(n, x, low, high)
+    if weight is not None:
+        return weight
     quant = x.type.quant
     if quant is None or not quant.is_per_tensor or not x.type.dtype.is_integer:
         return n.op(Clip, n.stripped(x), low=low, high=high)
@@ -97,9 +113,31 @@ def limited(n: Node, x: Value, low: float, high: float) -> Value:
     return quantized(n, reals, quant, x.type.dtype)
 
 
+def uncast(n: Node, x: Value, dtype: DType) -> Value | None:
+    """Quantised integers that were cast to a wider dtype, perhaps clipped there, and are now cast back; else None.
+
+    Nothing wraps or rounds on that way, so it is a clip of the integers themselves, which keep their scale.
+    """
+    clip = x.defined_by(Clip)
+    cast = (x if clip is None else clip.x).defined_by(Cast)
+    plain = None if cast is None else cast.x.defined_by(Reinterpret)
+    if cast is None or plain is None or plain.x.type.quant is None or plain.x.type.dtype is not dtype:
+        return None
+    low, high = dtype.limits
+    wide = cast.out.type.dtype
+    if not (wide is DType.F32 or (wide.is_integer and wide.limits[0] <= low and high <= wide.limits[1])):
+        return None
+    if clip is None:
+        return plain.x
+    least, most = max(clip.low, low), min(clip.high, high)
+    if least > high or most < low or any(b not in {low, high} and b != round(b) for b in (least, most)):
+        return None
+    return limited(n, plain.x, least, most)
+
+
 @onnx_op("PRelu")
 def prelu(n: Node) -> Results:
-    """leaky_relu for one slope, else max(x, 0) + slope·min(x, 0)."""
+    """leaky_relu for one slope, else slope·x where x is below 0: each element is rounded once, on its side."""
     operands = n.reals()
     if operands is None:
         return n.call()
@@ -107,9 +145,8 @@ def prelu(n: Node) -> Results:
     known = n.array(1)
     if known is not None and known.size and (known == known.reshape(-1)[0]).all() and x.type.rank >= slope.type.rank:
         return n.op(LeakyRelu, x, alpha=float(known.reshape(-1)[0]))
-    above = n.op(Clip, x, low=0.0)
-    below = n.op(Clip, x, high=0.0)
-    return n.op(Add, above, n.op(Mul, below, slope))
+    below = n.op(Less, x, n.const(np.float32(0)))
+    return n.op(Where, below, n.op(Mul, x, slope), x)
 
 
 @onnx_op("Celu")

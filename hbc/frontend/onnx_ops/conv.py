@@ -5,57 +5,69 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hbc.ir.core import Value
-from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Linear, Matmul, Reshape, Slice
+from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Dequantize, Linear, Matmul, Reshape, Slice
 
 from ..onnx_node import Node, Results
 from ..onnx_weights import is_weight, require_finite, reshaped, scaled, transposed
 from .registry import onnx_op
+from .volume import convolve_transposed_volume, convolve_volume, is_integral
 from .window import LARGEST, Window, positive, read_window, split_padding
+
+RANKS = {3, 4, 5}  # [N,C] and one to three spatial axes
+REAL_VOLUME = "a 3-D convolution of reals; in integers it becomes a 2-D one"
 
 
 @onnx_op("Conv")
 def conv(n: Node) -> Results:
-    """Conv of 1 and 2 spatial axes → conv2d (1-D as height 1); 3-D and more stay on the CPU."""
+    """Conv of 1 to 3 spatial axes → conv2d (1-D as height 1, 3-D by depths); others, and 3-D ones of reals: a call."""
     operands = n.reals()
-    if operands is None or n.x(0).type.rank not in {3, 4}:
+    if operands is None or n.x(0).type.rank not in RANKS:
         return n.call()
+    if n.x(0).type.rank == 5 and not is_integral(n.x(1)):
+        return n.call(reason=REAL_VOLUME, hint="quantise its operands and its result")
     return convolve(n, n.x(0), n.x(1), n.x(2) if n.has(2) else None)
 
 
 def convolve(n: Node, x: Value, weight: Value, bias: Value | None) -> Value:
-    """conv2d of real operands by the attributes of a Conv node; rank 3 or 4."""
+    """conv2d of real operands by the attributes of a Conv node; rank 3, 4 or 5."""
     if weight.type.rank != x.type.rank:
         raise n.fail("input and weight differ in rank", why=f"{list(x.type.shape)} and {list(weight.type.shape)}")
     require_finite(n, weight, bias)
     flat = x.type.rank == 3
     w = read_window(n, x.type.shape[2:], weight.type.shape[2:])
     x, w = _without_negative_pads(n, x, w)
-    if flat:
-        x, weight, w = _lifted(n, x), _lifted(n, weight), w.lifted()
     group = n.integer("group", 1)
     positive(n, "group", (group,))
+    if x.type.rank == 5:
+        return convolve_volume(n, x, weight, bias, w, group)
+    if flat:
+        x, weight, w = _lifted(n, x), _lifted(n, weight), w.lifted()
     y = n.op(Conv2d, x, weight, bias, strides=w.strides, pads=w.pads, dilations=w.dilations, group=group)
     return _lowered(n, y) if flat else y
 
 
 @onnx_op("ConvTranspose")
 def conv_transpose(n: Node) -> Results:
-    """ConvTranspose of 1 and 2 spatial axes → conv_transpose2d."""
+    """ConvTranspose of 1 to 3 spatial axes → conv_transpose2d."""
     operands = n.reals()
-    if operands is None or n.x(0).type.rank not in {3, 4}:
+    if operands is None or n.x(0).type.rank not in RANKS:
         return n.call()
+    if n.x(0).type.rank == 5 and not is_integral(n.x(1)):
+        return n.call(reason=REAL_VOLUME, hint="quantise its operands and its result")
     x, weight, bias = n.x(0), n.x(1), n.x(2) if n.has(2) else None
     if weight.type.rank != x.type.rank:
         raise n.fail("input and weight differ in rank", why=f"{list(x.type.shape)} and {list(weight.type.shape)}")
     require_finite(n, weight, bias)
     w, extra = _transposed_window(n, x.type.shape[2:], weight.type.shape[2:])
     if min(w.pads, default=0) < 0:
-        return n.call()
+        return n.call(reason=f"pads {list(w.pads)} widen the result of a transposed convolution", hint="pad in a Pad")
+    group = n.integer("group", 1)
+    positive(n, "group", (group,))
+    if x.type.rank == 5:
+        return convolve_transposed_volume(n, x, weight, bias, w, extra, group)
     flat = x.type.rank == 3
     if flat:
         x, weight, w, extra = _lifted(n, x), _lifted(n, weight), w.lifted(), (0, *extra)
-    group = n.integer("group", 1)
-    positive(n, "group", (group,))
     y = n.op(
         ConvTranspose2d, x, weight, bias,
         strides=w.strides, pads=w.pads, dilations=w.dilations, output_padding=extra, group=group,
@@ -70,6 +82,7 @@ def _transposed_window(n: Node, size: Sequence[int], kernel: Sequence[int]) -> t
     if len(extra) != len(size) or not 0 <= min(extra) <= max(extra) <= LARGEST:
         raise n.fail(f"attribute 'output_padding' is {extra}", why=f"it takes {len(size)} entries from 0 to {LARGEST}")
     auto, target = n.text("auto_pad", "NOTSET"), n.ints("output_shape")
+    grows = target is not None  # SAME alone never does: ONNX's inference and ONNX Runtime stop at the last window
     if target is not None:
         target = target[-len(size) :]  # some exporters list batch and channels too
     elif auto in {"SAME_UPPER", "SAME_LOWER"}:
@@ -79,7 +92,7 @@ def _transposed_window(n: Node, size: Sequence[int], kernel: Sequence[int]) -> t
     pads = [0] * (2 * len(size))
     for i, (d, want) in enumerate(zip(size, target, strict=True)):
         full = w.strides[i] * (d - 1) + extra[i] + (kernel[i] - 1) * w.dilations[i] + 1
-        extra[i] += max(0, want - full)  # rows beyond the last window hold the bias alone
+        extra[i] += max(0, want - full) if grows else 0  # rows beyond the last window hold the bias alone
         pads[i], pads[len(size) + i] = split_padding(max(0, full - want), upper=auto == "SAME_UPPER")
     return Window(w.kernel, w.strides, tuple(pads), w.dilations), tuple(extra)
 
@@ -133,7 +146,16 @@ def multiply(n: Node, lhs: Value, rhs: Value) -> Value:
         return n.op(Reshape, y, shape=shape)
     if is_weight(rhs) and len(b) == 2:
         return n.op(Linear, lhs, transposed(n, rhs, (1, 0)))
+    if _has_rows(lhs) and not is_weight(rhs):
+        swap = (*range(len(b) - 2), len(b) - 1, len(b) - 2)
+        return transposed(n, n.op(Linear, transposed(n, rhs, swap), lhs), swap)
     return n.op(Matmul, lhs, rhs)
+
+
+def _has_rows(lhs: Value) -> bool:
+    """True for a weight on the left with a scale per row: W·x is (xᵀ·Wᵀ)ᵀ, whose columns have those scales."""
+    quant = lhs.op.x.type.quant if is_weight(lhs) and isinstance(lhs.op, Dequantize) else None
+    return quant is not None and quant.axis == 0 and lhs.type.rank == 2
 
 
 @onnx_op("Gemm")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hbc.diagnostics import BadQuantization, NotTaken
 from hbc.ir.core import Op, Value
 from hbc.ir.define import OP_TABLE
 from hbc.ir.types import DType, Quant, TensorType
@@ -33,14 +34,20 @@ def calibration(n: Node) -> Results:
     array = n.scope.array(n.name(0))
     least = 0.0 if array is not None and len(scales) > 1 and max(scales) > 0 else 1e-45  # 0: a channel of zeros
     if not scales or not all(np.isfinite(s) and s >= least for s in scales):
-        raise n.fail(f"the calibration's scales are {list(scales)[:4]}", hint="calibrate the model again")
+        raise n.fail(
+            f"the calibration's scales are {list(scales)[:4]}", hint="calibrate the model again", kind=BadQuantization
+        )
     dtype = _QTYPES.get(n.text("qtype", "int8"))
     if dtype is None:
-        raise n.fail(f"the calibration type {n.text('qtype')!r} isn't taken", hint="calibrate to int8 or int16")
+        raise n.fail(
+            f"the calibration type {n.text('qtype')!r} isn't taken", hint="calibrate to int8 or int16", kind=NotTaken
+        )
     if array is not None and dtype is DType.I8:
         return _weights(n, array, scales)
     if len(scales) != 1:
-        raise n.fail(f"an activation has {len(scales)} scales", why="the BPU scales activations per tensor")
+        raise n.fail(
+            f"an activation has {len(scales)} scales", why="the BPU scales activations per tensor", kind=BadQuantization
+        )
     quant = Quant.per_tensor(scales[0])
     return dequantized(n, quantized(n, n.x(0), quant, dtype), quant)
 
@@ -48,7 +55,11 @@ def calibration(n: Node) -> Results:
 def _weights(n: Node, array: np.ndarray, scales: Sequence[float]) -> Value:
     axis = n.integer("axis", 0)
     if not 0 <= axis < max(array.ndim, 1) or len(scales) not in {1, *array.shape[axis : axis + 1]}:
-        raise n.fail(f"{len(scales)} scales don't fit a constant of shape {list(array.shape)}", why=f"axis {axis}")
+        raise n.fail(
+            f"{len(scales)} scales don't fit a constant of shape {list(array.shape)}",
+            why=f"axis {axis}",
+            kind=BadQuantization,
+        )
     shape = [-1 if i == axis else 1 for i in range(array.ndim)] if len(scales) > 1 else []
     usable = np.asarray([s or 1.0 for s in scales], np.float32)
     values = numerics.quantize_weight(array, usable.reshape(shape))
@@ -75,17 +86,23 @@ def dequantize(n: Node) -> Results:
 def _scales(n: Node, index: int) -> Quant:
     array = n.array(index)
     if array is None or array.dtype.kind != "f":
-        raise n.fail(f"input {index} (the scale) is no float constant", hint="export the model again")
+        raise n.fail(
+            f"input {index} (the scale) is no float constant", hint="export the model again", kind=BadQuantization
+        )
     flat = array.astype(np.float32).reshape(-1)
     if not flat.size or not np.isfinite(flat).all() or flat.min() <= 0:
         raise n.fail(
-            f"input {index} (the scale) holds a value that is no positive number", hint="calibrate the model again"
+            f"input {index} (the scale) holds a value that is no positive number",
+            hint="calibrate the model again",
+            kind=BadQuantization,
         )
     shape, axis = n.x(0).type.shape, n.integer("axis", 1)
     if flat.size == 1:
         return Quant((float(flat[0]),))
     if not -len(shape) <= axis < len(shape) or shape[axis] != flat.size:
-        raise n.fail(f"{flat.size} scales don't fit a tensor of shape {list(shape)}", why=f"axis {axis}")
+        raise n.fail(
+            f"{flat.size} scales don't fit a tensor of shape {list(shape)}", why=f"axis {axis}", kind=BadQuantization
+        )
     return Quant(tuple(float(s) for s in flat), (0,), axis % len(shape))
 
 
@@ -93,7 +110,7 @@ def _scales(n: Node, index: int) -> Quant:
 def quantized_conv(n: Node) -> Results:
     """x [N,H,W,C], weight [O,KH,KW,C/g], bias i32[O], its left shifts i8[O] → bpu.conv2d, form A or the accumulator."""
     if len(n.proto.input) > 4:
-        raise n.fail("a fused addition isn't taken yet", why=f"the node has {len(n.proto.input)} inputs")
+        raise n.fail("a fused addition isn't taken yet", why=f"the node has {len(n.proto.input)} inputs", kind=NotTaken)
     _require_nhwc(n)
     x, weight = n.x(0), n.x(1)
     if x.type.rank != 4 or weight.type.rank != 4:
@@ -130,9 +147,15 @@ def _accumulator_or_i8(n: Node, *, relu: bool) -> DType:
     bits = n.integer("output_bit", 8)
     wide = bits == 32 or bool(n.integer("high_precision_output"))
     if not wide and bits != 8:
-        raise n.fail(f"an output of {bits} bits isn't taken", why="no file is known that shows its arithmetic")
+        raise n.fail(
+            f"an output of {bits} bits isn't taken", why="no file is known that shows its arithmetic", kind=NotTaken
+        )
     if wide and relu:
-        raise n.fail("a relu on the accumulator isn't taken", why="a high-precision output has no fused activation")
+        raise n.fail(
+            "a relu on the accumulator isn't taken",
+            why="a high-precision output has no fused activation",
+            kind=NotTaken,
+        )
     return DType.I32 if wide else DType.I8
 
 
@@ -142,9 +165,13 @@ def quantized_average(n: Node) -> Results:
     _require_nhwc(n)
     x = n.x(0)
     if x.type.rank != 4 or n.integer("output_bit", 8) != 8:
-        raise n.fail("this average isn't taken", why=f"rank {x.type.rank}, {n.integer('output_bit', 8)} bit output")
+        raise n.fail(
+            "this average isn't taken",
+            why=f"rank {x.type.rank}, {n.integer('output_bit', 8)} bit output",
+            kind=NotTaken,
+        )
     if n.text("rounding_method", "ROUND") != "ROUND":
-        raise n.fail(f"the rounding method {n.text('rounding_method')!r} isn't taken", hint="use ROUND")
+        raise n.fail(f"the rounding method {n.text('rounding_method')!r} isn't taken", hint="use ROUND", kind=NotTaken)
     lo, hi = DType.I8.limits
     batch, h, w, channels = x.type.shape
     names = (("output_scale", np.int16), ("accu_right_shift", np.int8), ("output_right_shift", np.int8))
@@ -166,13 +193,19 @@ def _count(size: int, kernel: int, stride: int, pads: int, dilation: int) -> int
 def _relu(n: Node) -> bool:
     activation = n.text("activation", "")
     if activation not in {"", "relu"}:
-        raise n.fail(f"the fused activation {activation!r} isn't taken", hint="export the calibrated model instead")
+        raise n.fail(
+            f"the fused activation {activation!r} isn't taken",
+            hint="export the calibrated model instead",
+            kind=NotTaken,
+        )
     return activation == "relu"
 
 
 def _require_nhwc(n: Node) -> None:
     if n.text("data_format", "NHWC") != "NHWC":
-        raise n.fail(f"the data format {n.text('data_format')!r} isn't taken", why="quantized models are NHWC")
+        raise n.fail(
+            f"the data format {n.text('data_format')!r} isn't taken", why="quantized models are NHWC", kind=NotTaken
+        )
 
 
 def _channels(n: Node, name: str, channels: int, dtype: type[np.integer]) -> Value:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from hbc.ir.core import Value
-from hbc.ir.ops import Concat, Gather, Pad, Slice
+from hbc.ir.ops import Concat, Pad
 from hbc.ir.types import DType
 
 from ..onnx_node import Node, Results
 from ..onnx_weights import reshaped
+from .pick import GATHER_LIMIT, slice_op, sliced, taken
 from .pool import per_tensor
 from .registry import onnx_op
 from .shape import axis_of
 
-GATHER_LIMIT = 1 << 16  # indices that an op's attribute may hold; a larger table is looked up on the CPU
+_REPEATS: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
 @onnx_op("Concat")
@@ -51,25 +54,6 @@ def split(n: Node) -> Results:
             results.append(sliced(n, x, axis, start, part))
         start += part
     return results
-
-
-def sliced(n: Node, x: Value, axis: int, start: int, size: int) -> Value:
-    """`size` indices along `axis` from `start`."""
-    sizes = list(x.type.shape)
-    starts = [0] * len(sizes)
-    starts[axis], sizes[axis] = start, size
-    return slice_op(n, x, starts, sizes, [1] * len(sizes))
-
-
-def slice_op(n: Node, x: Value, starts: list[int], sizes: list[int], steps: list[int]) -> Value:
-    """A slice, or `x` itself where nothing is left out."""
-    if tuple(sizes) == x.type.shape and not any(starts) and set(steps) <= {1}:
-        return x
-    quant = x.type.quant
-    if quant is not None and quant.axis is not None:
-        whole = (starts[quant.axis], sizes[quant.axis], steps[quant.axis]) == (0, x.type.shape[quant.axis], 1)
-        x = x if whole else n.stripped(x)
-    return n.op(Slice, x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
 
 
 @onnx_op("Slice")
@@ -115,29 +99,31 @@ def gather(n: Node) -> Results:
     flat = [int(i) for i in indices.reshape(-1)]
     if any(not -size <= i < size for i in flat):
         raise n.fail("an index is out of range", why=f"axis {axis} has {size} entries", hint="export the model again")
-    quant = x.type.quant
-    x = n.stripped(x) if quant is not None and quant.axis == axis else x
     shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
-    if len(flat) == 1:
-        return reshaped(n, sliced(n, x, axis, flat[0] % size, 1), shape)
-    return reshaped(n, n.op(Gather, x, axis=axis, indices=tuple(i % size for i in flat)), shape)
+    return reshaped(n, taken(n, x, axis, [i % size for i in flat]), shape)
 
 
 @onnx_op("Pad")
 def pad(n: Node) -> Results:
-    """A border of one known number; negative pads crop. Mirrored and repeated borders stay on the CPU."""
-    x = per_tensor(n, n.x(0))
+    """A border of one known number, or of x's own elements (reflect, edge, wrap); negative pads crop."""
+    mode = n.text("mode", "constant")
+    x = n.x(0)
     if n.version < 11:
         pads, value = n.ints("pads"), n.number("value", 0.0)
     else:
         pads = n.known_integers(1)
         fill = n.array(2) if n.has(2) else np.zeros(())
         if pads is None or fill is None or (n.has(3) and n.known_integers(3) is None):
-            return n.call()
+            return n.call(reason="its pads or its value are computed at run time", hint="export with static shapes")
         value = float(np.asarray(fill).reshape(-1)[0])
-    if n.text("mode", "constant") != "constant" or x.type.dtype is DType.BOOL:
-        return n.call()
-    return padded(n, x, _all_pads(n, pads or (), x.type.rank), value)
+    full = _all_pads(n, pads or (), x.type.rank)
+    if mode == "constant":
+        return n.call() if x.type.dtype is DType.BOOL else padded(n, per_tensor(n, x), full, value)
+    if mode not in _REPEATS:
+        raise n.fail(f"attribute 'mode' is {mode!r}", hint="use constant, reflect, edge or wrap")
+    if any(d + full[i] + full[x.type.rank + i] > GATHER_LIMIT for i, d in enumerate(x.type.shape)):
+        return n.call(reason=f"an axis becomes longer than {GATHER_LIMIT}")
+    return bordered(n, x, full, mode)
 
 
 def _all_pads(n: Node, pads: tuple[int, ...], rank: int) -> list[int]:
@@ -152,17 +138,36 @@ def _all_pads(n: Node, pads: tuple[int, ...], rank: int) -> list[int]:
     return full
 
 
+def bordered(n: Node, x: Value, pads: list[int], mode: str) -> Value:
+    """`x` cropped where pads are negative, then between copies of its own elements, axis by axis."""
+    rank = x.type.rank
+    x, pads = _cropped(n, x, pads)
+    for axis, size in enumerate(x.type.shape):
+        border = (pads[axis], pads[rank + axis])
+        if size == 0 and any(border):
+            raise n.fail(f"there is nothing to repeat along axis {axis}", why=f"the input is {list(x.type.shape)}")
+        if any(border):
+            x = taken(n, x, axis, np.pad(np.arange(size), border, mode=_REPEATS[mode]))
+    return x
+
+
+def _cropped(n: Node, x: Value, pads: list[int]) -> tuple[Value, list[int]]:
+    """`x` without what negative pads cut off, and the pads that are left."""
+    rank = x.type.rank
+    if min(pads, default=0) >= 0:
+        return x, pads
+    starts = [max(0, -p) for p in pads[:rank]]
+    sizes = [d - a - max(0, -p) for d, a, p in zip(x.type.shape, starts, pads[rank:], strict=True)]
+    if min(sizes) < 0:
+        raise n.fail("negative pads leave nothing of the input", why=f"pads {pads} on {list(x.type.shape)}")
+    return slice_op(n, x, starts, sizes, [1] * rank), [max(0, p) for p in pads]
+
+
 def padded(n: Node, x: Value, pads: list[int], value: float) -> Value:
     """`x` cropped where pads are negative, then inside a border of `value` in x's own numbers."""
-    rank, quant = x.type.rank, x.type.quant
-    if min(pads, default=0) < 0:
-        starts = [max(0, -p) for p in pads[:rank]]
-        sizes = [d - a - max(0, -p) for d, a, p in zip(x.type.shape, starts, pads[rank:], strict=True)]
-        if min(sizes) < 0:
-            raise n.fail("negative pads leave nothing of the input", why=f"pads {pads} on {list(x.type.shape)}")
-        x = slice_op(n, x, starts, sizes, [1] * rank)
-        pads = [max(0, p) for p in pads]
+    x, pads = _cropped(n, x, pads)
     if not any(pads):
         return x
+    quant = x.type.quant
     real = value if quant is None else (value - quant.zero_point[0]) * quant.scale[0]
     return n.op(Pad, x, pads=tuple(pads), value=real)

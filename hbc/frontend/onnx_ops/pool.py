@@ -9,25 +9,47 @@ from hbc.ir.types import DType, TensorType
 from ..onnx_node import Node, Results
 from ..onnx_weights import reshaped
 from .registry import onnx_op
+from .volume import average_volume, is_integral, max_volume
 from .window import Window, read_window
+
+RANKS = {3, 4, 5}  # [N,C] and one to three spatial axes
 
 
 @onnx_op("MaxPool")
 def max_pool(n: Node) -> Results:
-    """MaxPool of 1 and 2 spatial axes, on reals or integers; with indices, or of more axes, on the CPU."""
+    """MaxPool of 1 to 3 spatial axes, on reals or integers; with indices, or of more axes, on the CPU."""
     x = per_tensor(n, n.x(0))
-    if x.type.rank not in {3, 4} or n.wants(1) or x.type.dtype in {DType.BOOL, DType.U64}:
+    if n.wants(1):
+        return n.call(reason="its indices are read", hint="unpool by a Resize or a ConvTranspose")
+    if x.type.rank not in RANKS or x.type.dtype in {DType.BOOL, DType.U64}:
         return n.call()
+    if x.type.rank == 5:
+        w = read_window(n, x.type.shape[2:], None)
+        return max_volume(n, x, w, _counts(n, x.type.shape[2:], w))
     return pooled(n, MaxPool, x)
 
 
 @onnx_op("AveragePool")
 def average_pool(n: Node) -> Results:
-    """AveragePool of 1 and 2 spatial axes."""
+    """AveragePool of 1 to 3 spatial axes."""
     operands = n.reals()
-    if operands is None or operands[0].type.rank not in {3, 4}:
+    if operands is None or operands[0].type.rank not in RANKS:
         return n.call()
+    if operands[0].type.rank == 5:
+        return _average_volume(n, operands[0])
     return average(n, operands[0])
+
+
+def _average_volume(n: Node, x: Value) -> Results:
+    if not is_integral(x):
+        return n.call(reason="a 3-D average of reals", hint="quantise its operand and its result")
+    w = read_window(n, x.type.shape[2:], None)
+    counts = _counts(n, x.type.shape[2:], w)
+    y = average_volume(n, x, w, counts, include_pad=bool(n.integer("count_include_pad")))
+    if y is not None:
+        return y
+    reason = f"its boxes hold different numbers of positions along more than one axis (pads {list(w.pads)})"
+    return n.call(reason=reason, hint="pad in an op of its own, or count the pads (count_include_pad)")
 
 
 def average(n: Node, x: Value) -> Value:

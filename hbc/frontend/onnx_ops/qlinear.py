@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hbc.diagnostics import FrontendError, NotTaken
 from hbc.ir.core import Value
-from hbc.ir.ops import PLAIN_UNARY, Add, Concat, Mul, ReduceMean, Transpose
+from hbc.ir.ops import PLAIN_UNARY, Add, Concat, Mul, ReduceMean, Softmax, Transpose, Where
 from hbc.ir.ops.unary import LeakyRelu
 from hbc.ir.types import DType, Quant
 
@@ -16,10 +17,10 @@ from ..onnx_infer import Inferred
 from ..onnx_node import Node, Results
 from ..onnx_quant import dequantize_operand, dequantized, dequantized_const, quantized, read_quant
 from ..onnx_tensors import ELEM_TYPES
-from ..onnx_weights import reshaped, transposed
-from .call import float_call
-from .conv import affine, convolve, multiply
+from ..onnx_weights import reshaped
+from .conv import RANKS, affine, convolve, multiply
 from .pool import average, whole_average
+from .quant import STATIC_HINT
 from .reduce import normal_axes
 from .registry import onnx_op
 from .shape import axis_of
@@ -29,13 +30,22 @@ NO_SCALES = "its scales or zero points are computed at run time"
 
 
 @onnx_op("QLinearConv")
+@onnx_op("QLinearConv", domain=MS)
 def qlinear_conv(n: Node) -> Results:
-    """x, x_scale, x_zp, w, w_scale, w_zp, y_scale, y_zp, bias (i32 in steps of x_scale·w_scale)."""
+    """x, x_scale, x_zp, w, w_scale, w_zp, y_scale, y_zp, bias (i32 in steps of x_scale·w_scale).
+
+    Microsoft's has `channels_last` for x and y; its weight is [O,C,H,W] all the same.
+    """
     x, weight = dequantize_operand(n, 0, 1, 2, 1), dequantize_operand(n, 3, 4, 5, 0)
-    if x is None or weight is None or x.type.rank not in {3, 4}:
-        return n.call()
+    if x is None or weight is None or x.type.rank not in RANKS:
+        if n.domain:
+            raise _dynamic(n)
+        return n.call(reason=NO_SCALES if x is None or weight is None else "", hint=STATIC_HINT)
     bias = _bias(n, 8, n.array(4), 1.0) if n.has(8) else None
-    return _requantized(n, convolve(n, x, weight, bias), 6, 7)
+    rank, last = x.type.rank, bool(n.integer("channels_last"))
+    x = n.op(Transpose, x, perm=(0, rank - 1, *range(1, rank - 1))) if last else x
+    y = convolve(n, x, weight, bias)
+    return _requantized(n, n.op(Transpose, y, perm=(0, *range(2, rank), 1)) if last else y, 6, 7)
 
 
 @onnx_op("QLinearMatMul")
@@ -43,7 +53,7 @@ def qlinear_matmul(n: Node) -> Results:
     """a, a_scale, a_zp, b, b_scale, b_zp, y_scale, y_zp; per-column scales run along the last axis of b."""
     a, b = dequantize_operand(n, 0, 1, 2, -2), dequantize_operand(n, 3, 4, 5, -1)
     if a is None or b is None:
-        return n.call()
+        return n.call(reason=NO_SCALES, hint=STATIC_HINT)
     return _requantized(n, multiply(n, a, b), 6, 7)
 
 
@@ -52,7 +62,9 @@ def integer_product(n: Node) -> Results:
     """a, b, a_zp, b_zp → i32 accumulators: reals in steps of 1 (`Quant((1.0,))` marks them)."""
     a = _unit(n, 0, 2, -2 if n.op_type == "MatMulInteger" else 1)
     b = _unit(n, 1, 3, -1 if n.op_type == "MatMulInteger" else 0)
-    if a is None or b is None or (n.op_type == "ConvInteger" and a.type.rank not in {3, 4}):
+    if a is None or b is None:
+        return n.call(reason="its zero points are computed at run time", hint=STATIC_HINT)
+    if n.op_type == "ConvInteger" and a.type.rank not in RANKS:
         return n.call()
     y = convolve(n, a, b, None) if n.op_type == "ConvInteger" else multiply(n, a, b)
     return quantized(n, y, Quant((1.0,)), DType.I32)
@@ -63,7 +75,7 @@ def qlinear_binary(n: Node) -> Results:
     """a, a_scale, a_zp, b, b_scale, b_zp, y_scale, y_zp."""
     a, b = dequantize_operand(n, 0, 1, 2, 1), dequantize_operand(n, 3, 4, 5, 1)
     if a is None or b is None:
-        raise _dynamic(n)
+        return _called(n, np.broadcast_shapes(n.x(0).type.shape, n.x(3).type.shape), 7)
     return _requantized(n, n.op(Add if n.op_type == "QLinearAdd" else Mul, a, b), 6, 7)
 
 
@@ -112,14 +124,13 @@ def qlinear_softmax(n: Node) -> Results:
 
 
 def _softmax(n: Node, x: Value, *, flattens: bool) -> Value:
-    """A Softmax call in the model's own opset: of the rows of a matrix, which every version treats alike."""
     shape, rank = x.type.shape, x.type.rank
     axis = n.integer("axis", 1 if flattens else -1) % max(rank, 1)
-    order = tuple(range(rank)) if flattens else (*(i for i in range(rank) if i != axis), axis)
-    rows = math.prod(shape[:axis]) if flattens else math.prod(shape) // max(1, shape[axis])
-    matrix = reshaped(n, transposed(n, x, order), (rows, math.prod(shape) // max(1, rows)))
-    y = reshaped(n, float_call(n, "Softmax", [matrix], axis=1), tuple(shape[i] for i in order))
-    return transposed(n, y, tuple(order.index(i) for i in range(rank)))
+    if not flattens or axis == rank - 1:
+        return n.op(Softmax, x, axis=axis)
+    rows = math.prod(shape[:axis])
+    matrix = n.op(Softmax, reshaped(n, x, (rows, math.prod(shape) // max(1, rows))), axis=1)
+    return reshaped(n, matrix, shape)
 
 
 @onnx_op("QLinearReduceMean", domain=MS)
@@ -135,8 +146,8 @@ def qlinear_where(n: Node) -> Results:
     """condition, x, x_scale, x_zp, y, y_scale, y_zp, z_scale, z_zp."""
     x, y = dequantize_operand(n, 1, 2, 3, 1), dequantize_operand(n, 4, 5, 6, 1)
     if x is None or y is None:
-        raise _dynamic(n)
-    return _requantized(n, float_call(n, "Where", [n.plain(0), x, y]), 7, 8)
+        return _called(n, np.broadcast_shapes(*(n.x(i).type.shape for i in (0, 1, 4))), 8)
+    return _requantized(n, n.op(Where, n.plain(0), x, y), 7, 8)
 
 
 @onnx_op("QGemm", domain=MS)
@@ -151,16 +162,6 @@ def qgemm(n: Node) -> Results:
     return _requantized(n, y, 7, 8) if n.has(7) else y
 
 
-@onnx_op("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MS)
-def dynamic_product(n: Node) -> Results:
-    """Products whose activation scale is found at run time: on the CPU. [a, b, …] → f32."""
-    a, b = n.x(0).type.shape, n.x(1).type.shape
-    if len(a) < 1 or len(b) < 2:
-        raise n.fail("the operands are no matrices", why=f"shapes {list(a)} and {list(b)}")
-    shape = (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], b[-1])
-    return n.call([Inferred(ELEM_TYPES[DType.F32], shape)])
-
-
 def _real(n: Node) -> Value:
     x = dequantize_operand(n, 0, 1, 2, 1)
     if x is None:
@@ -168,16 +169,17 @@ def _real(n: Node) -> Value:
     return x
 
 
-def _unary(n: Node, f: Callable[[Value], Value]) -> Value:
-    return _requantized(n, f(_real(n)), 3, 4)
+def _unary(n: Node, f: Callable[[Value], Value]) -> Results:
+    x = dequantize_operand(n, 0, 1, 2, 1)
+    return _called(n, n.x(0).type.shape, 4) if x is None else _requantized(n, f(x), 3, 4)
 
 
-def _requantized(n: Node, y: Value, scale: int, zero: int) -> Value:
+def _requantized(n: Node, y: Value, scale: int, zero: int) -> Results:
     """quantize(y) by the scale and zero point in these operands; u8 where there is no zero point."""
     known = n.array(zero) if n.has(zero) else np.zeros((), np.uint8)
     quant = None if known is None else read_quant(n, scale, zero, DType.of(known.dtype), y.type.shape, 1)
     if known is None or quant is None:
-        raise _dynamic(n)
+        return _called(n, y.type.shape, zero)
     return quantized(n, y, quant, DType.of(known.dtype))
 
 
@@ -213,7 +215,11 @@ def _unit(n: Node, index: int, zero: int, axis: int) -> Value | None:
     return dequantized(n, n.x(index), quant)
 
 
-def _dynamic(n: Node) -> Exception:
-    return n.fail(
-        "the op can't be quantised ahead of time", why=NO_SCALES, hint="quantise statically (quantize_static)"
-    )
+def _called(n: Node, shape: tuple[int, ...], zero: int) -> list[Value]:
+    """The op as ONNX Runtime's, its result typed like its zero point."""
+    dtype = n.x(zero).type.dtype if n.has(zero) else DType.U8
+    return n.call([Inferred(ELEM_TYPES[dtype], shape)], reason=NO_SCALES, hint=STATIC_HINT)
+
+
+def _dynamic(n: Node) -> FrontendError:
+    return n.fail("the op can't be quantised ahead of time", why=NO_SCALES, hint=STATIC_HINT, kind=NotTaken)

@@ -1,4 +1,6 @@
-"""Resize and Upsample: nearest as index lists, linear as first position and step, cubic on the CPU.
+"""Resize and Upsample: nearest as index lists along any axes, linear as first position and step along one or two axes.
+
+Cubic, antialiased and linear along three axes run on the CPU: D10 rounds once, over four neighbours.
 
 Source positions of output index i (ONNX operator text, Resize-19; scale = output size / input size unless given):
     half_pixel            (i + 0.5) / scale − 0.5
@@ -7,13 +9,14 @@ Source positions of output index i (ONNX operator text, Resize-19; scale = outpu
     align_corners         i · (size − 1) / (out − 1), 0 where the output has one element
     asymmetric            i / scale
     tf_half_pixel_for_nn  (i + 0.5) / scale
+    tf_crop_and_resize    from start·(size − 1) to end·(size − 1), in the middle where the output has one element
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +25,8 @@ from hbc.ir.ops import ResizeLinear, ResizeNearest
 from hbc.ir.types import DType
 
 from ..onnx_node import Node, Results
-from ..onnx_weights import reshaped
+from ..onnx_weights import reshaped, transposed
+from .pick import taken
 from .registry import onnx_op
 
 LONGEST = 1 << 16  # of a resized axis: index lists are attributes
@@ -33,20 +37,30 @@ _AFFINE = {
     "align_corners",
     "asymmetric",
     "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
 }
+_ROUNDINGS = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}
+_HINT = "resize by nearest or linear, along one or two axes"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One resized axis: sizes before and after, and the scale that positions are divided by (float32, as in files)."""
+    """One axis: sizes before and after, the scale that positions are divided by (float32, as in files), its crop."""
 
     size: int
     out: int
     scale: np.float32
+    start: np.float32 = np.float32(0)  # noqa: RUF009 - a value, not a call that makes a shared one
+    end: np.float32 = np.float32(1)  # noqa: RUF009
+
+    def keeps(self, mode: str) -> bool:
+        """True where nothing along the axis moves."""
+        whole = mode != "tf_crop_and_resize" or (float(self.start), float(self.end)) == (0.0, 1.0)
+        return self.out == self.size and self.scale == 1 and whole
 
     def positions(self, mode: str) -> np.ndarray:
         """Source position of every output index, in float32 as ONNX Runtime has it: ties decide nearest modes."""
-        i, one = np.arange(self.out, dtype=np.float32), np.float32(1)
+        i = np.arange(self.out, dtype=np.float32)
         half = (i + np.float32(0.5)) / self.scale - np.float32(0.5)
         if mode == "asymmetric":
             return i / self.scale
@@ -54,11 +68,17 @@ class Axis:
             return (i + np.float32(0.5)) / self.scale
         if mode == "align_corners":
             return i * np.float32(self.size - 1) / np.float32(self.out - 1) if self.out > 1 else i * 0
+        if mode == "tf_crop_and_resize":
+            last = np.float32(self.size - 1)
+            if self.out == 1:
+                return i + np.float32(0.5) * (self.start + self.end) * last
+            return self.start * last + i * (self.end - self.start) * last / np.float32(self.out - 1)
         if mode == "pytorch_half_pixel" and self.out == 1:
             return i * 0
         if mode == "half_pixel_symmetric":
             adjustment = np.float32(self.out) / (self.scale * np.float32(self.size))
-            return np.float32(self.size / 2) * (one - adjustment) + half
+            first, step = (1 - float(adjustment)) * self.size / 2 + 0.5 / float(self.scale) - 0.5, 1 / float(self.scale)
+            return np.asarray(first + np.arange(self.out) * step, np.float32)
         return half
 
     def line(self, mode: str) -> tuple[float, float]:
@@ -70,6 +90,9 @@ class Axis:
             return 0.5 / scale, 1 / scale
         if mode == "align_corners":
             return 0.0, (self.size - 1) / (self.out - 1) if self.out > 1 else 0.0
+        if mode == "tf_crop_and_resize":
+            first, last = (float(v) * (self.size - 1) for v in (self.start, self.end))
+            return (first, (last - first) / (self.out - 1)) if self.out > 1 else ((first + last) / 2, 0.0)
         if mode == "pytorch_half_pixel" and self.out == 1:
             return 0.0, 0.0
         if mode == "half_pixel_symmetric":
@@ -89,56 +112,86 @@ def _rounded(p: np.ndarray, mode: str, *, shrinks: bool) -> np.ndarray:
 
 @onnx_op("Upsample", "Resize")
 def resize(n: Node) -> Results:
-    """Nearest and linear along the last one or two of three or four axes; everything else on the CPU."""
+    """Nearest along any axes, linear along one or two; everything else on the CPU."""
     x = n.x(0)
     axes = _axes(n, x.type.shape)
-    nearest = n.text("mode", "nearest") == "nearest"
-    if axes is None or not _is_plain(n, nearest) or not _is_spatial(axes, x, nearest):
-        return n.call()
+    if axes is None:
+        return n.call(reason="its sizes are computed at run time", hint="export with static shapes")
     mode = n.text("coordinate_transformation_mode", "half_pixel") if n.version >= 11 else "asymmetric"
-    flat = x.type.rank == 3
-    if flat:
-        a, b, size = x.type.shape
-        x, axes = reshaped(n, x, (a, b, 1, size)), [axes[0], axes[1], Axis(1, 1, np.float32(1)), axes[2]]
-    y = _nearest(n, x, axes[2:], mode) if nearest else _linear(n, x, axes[2:], mode)
-    return reshaped(n, y, (y.type.shape[0], y.type.shape[1], y.type.shape[3])) if flat else y
+    nearest = n.text("mode", "nearest") == "nearest"
+    refused = _refusal(n, axes, mode, nearest=nearest)
+    if refused:
+        return n.call(reason=refused, hint=_HINT)
+    if nearest:
+        return _nearest(n, x, axes, mode)
+    return n.call() if x.type.dtype is not DType.F32 else _linear(n, x, axes, mode)
+
+
+def _refusal(n: Node, axes: Sequence[Axis], mode: str, *, nearest: bool) -> str:
+    """Why the node runs on the CPU; empty where it doesn't."""
+    kind, rounding = n.text("mode", "nearest"), n.text("nearest_mode", "round_prefer_floor")
+    if mode not in _AFFINE or (nearest and rounding not in _ROUNDINGS) or kind not in {"nearest", "linear", "bilinear"}:
+        return f"it resizes by {kind}, {mode}"
+    if n.integer("antialias"):
+        return "it filters what it shrinks (antialias)"
+    if any(not 0 < a.out <= LONGEST or a.size < 1 for a in axes):
+        return f"an axis becomes {max(a.out for a in axes)} long, or is empty"
+    if mode == "tf_crop_and_resize" and any(not _stays_inside(a, mode) for a in axes):
+        return "it reads outside its input (extrapolation_value)"
+    moved = sum(not a.keeps(mode) for a in axes)
+    if not nearest and moved > 2:
+        return f"it interpolates along {moved} axes and rounds once"
+    return ""
+
+
+def _stays_inside(axis: Axis, mode: str) -> bool:
+    positions = axis.positions(mode)
+    return bool(positions.min() >= 0 and positions.max() <= axis.size - 1)
 
 
 def _nearest(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
+    """resize_nearest over H and W, or one gather per axis where other axes are resized, too."""
     rounding = n.text("nearest_mode", "round_prefer_floor") if n.version >= 11 else "simple"
     lists = []
     for a in axes:
         index = _rounded(a.positions(mode), rounding, shrinks=bool(a.scale < 1)).clip(0, a.size - 1).astype(np.int64)
-        index = np.arange(a.size) if a.out == a.size and a.scale == 1 else index
-        lists.append(tuple(int(i) for i in index))
-    if all(i == tuple(range(a.size)) for i, a in zip(lists, axes, strict=True)):
-        return x
-    return n.op(ResizeNearest, x, rows=lists[0], columns=lists[1])
+        lists.append(np.arange(a.size) if a.keeps(mode) else index)
+    moved = [i for i, a in enumerate(axes) if not np.array_equal(lists[i], np.arange(a.size))]
+    quant = x.type.quant
+    if x.type.rank == 4 and moved and min(moved) >= 2 and (quant is None or quant.axis in {None, 0, 1}):
+        rows, columns = (tuple(int(i) for i in index) for index in lists[2:])
+        return n.op(ResizeNearest, x, rows=rows, columns=columns)
+    for i in moved:
+        x = taken(n, x, i, lists[i])
+    return x
 
 
 def _linear(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
-    lines = [(0.0, 1.0) if a.out == a.size and a.scale == 1 else a.line(mode) for a in axes]
-    if all(line == (0.0, 1.0) and a.out == a.size for line, a in zip(lines, axes, strict=True)):
+    """resize_linear over the last two of four axes, which every case is brought to."""
+    moved = [i for i, a in enumerate(axes) if not a.keeps(mode)]
+    rank, shape = x.type.rank, x.type.shape
+    if not moved:
         return x
-    return n.op(ResizeLinear, x, size=tuple(a.out for a in axes), rows=lines[0], columns=lines[1])
+    if rank == 4 and min(moved) >= 2:
+        return _interpolated(n, x, axes[2:], mode)
+    result = [a.out for a in axes]
+    if len(moved) == 1:
+        (i,) = moved
+        after = math.prod(shape[i + 1 :])
+        lifted = reshaped(n, x, (1, math.prod(shape[:i]), shape[i], after))
+        return reshaped(n, _interpolated(n, lifted, [axes[i], Axis(after, after, np.float32(1))], mode), tuple(result))
+    order = (*(i for i in range(rank) if i not in moved), *moved)
+    lead = tuple(shape[i] for i in order[:-2])
+    planes = reshaped(n, transposed(n, x, order), (1, math.prod(lead), *(shape[i] for i in moved)))
+    y = _interpolated(n, planes, [axes[i] for i in moved], mode)
+    y = reshaped(n, y, (*lead, *(result[i] for i in moved)))
+    return transposed(n, y, tuple(order.index(i) for i in range(rank)))
 
 
-def _is_plain(n: Node, nearest: bool) -> bool:  # noqa: FBT001
-    """True where mode, positions and rounding are among those of the docstring."""
-    mode = n.text("mode", "nearest")
-    coordinates = n.text("coordinate_transformation_mode", "half_pixel")
-    rounding = n.text("nearest_mode", "round_prefer_floor")
-    roundings = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}
-    kind = (nearest and rounding in roundings) or mode in {"linear", "bilinear"}
-    return kind and coordinates in _AFFINE and not n.integer("antialias")
-
-
-def _is_spatial(axes: Sequence[Axis], x: Value, nearest: bool) -> bool:  # noqa: FBT001
-    """True where batch and channels stay, and the dtype and quantisation suit the mode."""
-    t = x.type
-    keeps = len(axes) in {3, 4} and all(a.out == a.size and a.scale == 1 for a in axes[:2])
-    suits = t.dtype is DType.F32 or (nearest and (t.quant is None or t.quant.axis in {None, 0, 1}))
-    return keeps and suits and all(0 < a.out <= LONGEST and a.size > 0 for a in axes[2:])
+def _interpolated(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
+    """x [N,C,H,W] resized along H and W."""
+    rows, columns = ((0.0, 1.0) if a.keeps(mode) else a.line(mode) for a in axes)
+    return n.op(ResizeLinear, x, size=tuple(a.out for a in axes), rows=rows, columns=columns)
 
 
 def _axes(n: Node, shape: tuple[int, ...]) -> list[Axis] | None:
@@ -161,10 +214,25 @@ def _axes(n: Node, shape: tuple[int, ...]) -> list[Axis] | None:
             axes[place] = Axis(
                 shape[place], math.floor(np.float32(shape[place]) * np.float32(scale)), np.float32(scale)
             )
-        return axes
+        return _cropped(n, axes, places)
     assert sizes is not None
     for place, (out, ratio) in zip(places, _fitted(n, [shape[p] for p in places], sizes), strict=True):
         axes[place] = Axis(shape[place], out, ratio)
+    return _cropped(n, axes, places)
+
+
+def _cropped(n: Node, axes: list[Axis], places: Sequence[int]) -> list[Axis] | None:
+    """The axes with their part of `roi`; None where that is computed at run time."""
+    if n.text("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return axes
+    roi = n.array(1) if n.has(1) else None
+    if roi is None:
+        return None
+    if roi.size != 2 * len(places) or not np.isfinite(roi).all():
+        raise n.fail("attribute roi doesn't fit the axes", why=f"{roi.size} entries for {len(places)} axes")
+    starts, ends = roi.astype(np.float32).reshape(2, -1)
+    for place, start, end in zip(places, starts, ends, strict=True):
+        axes[place] = replace(axes[place], start=start, end=end)
     return axes
 
 

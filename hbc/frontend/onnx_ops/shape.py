@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from hbc.diagnostics import NotTaken, UnknownSize
 from hbc.ir.core import Value
 from hbc.ir.ops import Cast, Expand
 from hbc.ir.ops.shapes import broadcast
@@ -15,6 +16,7 @@ from ..onnx_node import Node, Results
 from ..onnx_quant import dequantized
 from ..onnx_tensors import DTYPES, ELEM_TYPES, dtype_name
 from ..onnx_weights import reshaped, transposed
+from .activation import uncast
 from .reduce import normal_axes
 from .registry import onnx_op
 
@@ -27,9 +29,8 @@ def reshape(n: Node) -> Results:
         stated = n.scope.declared.get(n.proto.output[0])
         if stated is None:
             why = f"{n.name(1)!r} is computed from data"
-            raise n.fail(
-                "the shape to reshape to isn't known before running", why=why, hint="export with static shapes"
-            )
+            what = "the shape to reshape to isn't known before running"
+            raise n.fail(what, why=why, hint="export with static shapes", kind=UnknownSize)
         return reshaped(n, x, stated.shape)
     return reshaped(n, x, resolved_shape(n, x.type.shape, wanted))
 
@@ -157,7 +158,8 @@ def space_to_depth(n: Node) -> Results:
     if x.type.rank != 4 or b < 1 or x.type.shape[2] % b or x.type.shape[3] % b:
         raise n.fail(f"blocks of {b} don't fit {list(x.type.shape)}")
     count, c, h, w = x.type.shape
-    y = transposed(n, reshaped(n, x, (count, c, h // b, b, w // b, b)), (0, 3, 5, 1, 2, 4))
+    perm = (0, 1, 3, 5, 2, 4) if n.text("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)  # the mode is opset 28's
+    y = transposed(n, reshaped(n, x, (count, c, h // b, b, w // b, b)), perm)
     return reshaped(n, y, (count, c * b * b, h // b, w // b))
 
 
@@ -191,10 +193,13 @@ def cast_like(n: Node) -> Results:
 def _cast(n: Node, elem_type: int) -> Value:
     if elem_type not in DTYPES:
         hint = "convert the model to float32 or to 8 and 16 bit integers"
-        raise n.fail(f"a cast to {dtype_name(elem_type)} isn't taken", hint=hint)
+        raise n.fail(f"a cast to {dtype_name(elem_type)} isn't taken", hint=hint, kind=NotTaken)
     dtype, x = DTYPES[elem_type], n.x(0)
     if x.type.quant == Quant((1.0,)) and dtype is DType.F32:  # an accumulator as ConvInteger gives it
         return dequantized(n, x, x.type.quant)
+    back = uncast(n, x, dtype)
+    if back is not None:
+        return back
     x = n.stripped(x)
     if dtype in {DType.F16, DType.F64}:
         n.scope.wide[n.proto.output[0]] = dtype

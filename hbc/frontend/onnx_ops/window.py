@@ -24,6 +24,25 @@ class Window:
         (k,), (s,), (d,) = self.kernel, self.strides, self.dilations
         return Window((1, k), (1, s), (0, self.pads[0], 0, self.pads[1]), (1, d))
 
+    def planes(self) -> Window:
+        """What a 3-D window does in each plane."""
+        pads = (*self.pads[1:3], *self.pads[4:])
+        return Window(self.kernel[1:], self.strides[1:], pads, self.dilations[1:])
+
+    def ordered(self, axes: Sequence[int]) -> Window:
+        """The window with its axes in another order."""
+        rank = len(self.kernel)
+        kernel, strides, dilations = (tuple(v[i] for i in axes) for v in (self.kernel, self.strides, self.dilations))
+        return Window(kernel, strides, tuple(self.pads[i + j] for j in (0, rank) for i in axes), dilations)
+
+    def count(self, axis: int, size: int, n: Node) -> int:
+        """Whole windows along an axis of `size`; FrontendError where there is none."""
+        reach = size + self.pads[axis] + self.pads[len(self.kernel) + axis]
+        found = (reach - self.dilations[axis] * (self.kernel[axis] - 1) - 1) // self.strides[axis] + 1
+        if found < 1:
+            raise n.fail("the kernel doesn't fit the padded input", why=f"kernel {list(self.kernel)}, axis of {size}")
+        return found
+
 
 def positive(n: Node, name: str, values: Sequence[int]) -> None:
     """FrontendError unless every value lies in 1..LARGEST."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hbc.diagnostics import PassError
+from hbc.diagnostics import PassError, ScaleOutOfRange, error
 from hbc_runtime import isa, reference
 from hbc_runtime.numerics import ScaleRangeError
 
@@ -18,11 +18,14 @@ from .. import ops
 from ..core import Op
 from ..semantics import Semantics
 from ..types import TensorType
-from . import conv, eltwise, move, pool
+from . import conv, eltwise, move, pool, sample, select
 from .core import Arrays, Derive, Fixed, Ref, View, flip_in, flip_out, signed, unview_array, view_array, view_shape
 
-__all__ = ["ARITHMETIC", "DERIVE", "Fixed", "Ref", "View", "derive", "evaluate", "is_fixed", "signed", "view_shape"]
+__all__ = [
+    "ARITHMETIC", "CHOICES", "DERIVE", "Fixed", "Ref", "View", "derive", "evaluate", "is_fixed", "signed", "view_shape",
+]  # fmt: skip
 
+CHOICES = select.FAMILY  # ops whose operands or results are truth values or positions, which have no scale
 ARITHMETIC: dict[type[Op], Derive] = {
     ops.Conv2d: conv.conv2d,
     ops.ConvTranspose2d: conv.conv_transpose2d,
@@ -44,6 +47,19 @@ ARITHMETIC: dict[type[Op], Derive] = {
     ops.ReduceMax: pool.reduce_extremum,
     ops.ReduceMin: pool.reduce_extremum,
     ops.ResizeLinear: move.resize_linear,
+    ops.GridSample: sample.grid_sample,
+    ops.Equal: select.compare,
+    ops.Less: select.compare,
+    ops.LessOrEqual: select.compare,
+    ops.Greater: select.compare,
+    ops.GreaterOrEqual: select.compare,
+    ops.LogicalAnd: select.logical,
+    ops.LogicalOr: select.logical,
+    ops.LogicalXor: select.logical,
+    ops.LogicalNot: select.logical,
+    ops.Where: select.where,
+    ops.ArgMax: select.position,
+    ops.ArgMin: select.position,
 }
 
 DERIVE: dict[type[Op], Derive] = {
@@ -66,6 +82,8 @@ DERIVE: dict[type[Op], Derive] = {
 
 def is_fixed(op: Op) -> bool:
     """True where the op is arithmetic in quantised form."""
+    if isinstance(op, CHOICES):
+        return select.has_integers(op)
     first = op.operands[0] if op.operands else None
     return type(op) in ARITHMETIC and first is not None and first.type.quant is not None
 
@@ -74,15 +92,16 @@ def derive(op: Op, sem: Semantics, arrays: Arrays) -> Fixed:
     """The instruction an op becomes. PassError naming op and tensors where its scales leave the fixed-point range."""
     try:
         return DERIVE[type(op)](op, sem, arrays)
-    except ScaleRangeError as error:
+    except ScaleRangeError as cause:
         values = [v for v in (*op.operands, *op.results) if v is not None]
         scales = [f"{v.name or 'operand'}: {v.type.quant.scale[:4]}" for v in values if v.type.quant is not None]
-        msg = (
-            f"{op.NAME} {op.node!r} cannot be requantised: {error}\n"
-            f"  scales: {'; '.join(scales)}\n"
-            f"  try: calibrate the result {op.results[0].name!r} again; its scale does not suit its operands' scales"
-        )
-        raise PassError(msg) from error
+        raise error(
+            PassError,
+            f"{op.NAME} {op.node!r} cannot be requantised: {cause}",
+            why=f"scales: {'; '.join(scales)}",
+            hint=f"calibrate the result {op.results[0].name!r} again; its scale does not suit its operands' scales",
+            kind=ScaleOutOfRange,
+        ) from cause
 
 
 def evaluate(op: Op, sem: Semantics, arrays: Arrays) -> list[np.ndarray]:

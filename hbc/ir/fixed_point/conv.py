@@ -198,17 +198,18 @@ def _constant_channels(
 
 
 def matmul(op: Matmul, sem: Semantics, arrays: Arrays) -> Fixed:
-    """matmul of two activations → Matmul, form B (NUMERICS 4)."""
+    """matmul → Matmul, form B (NUMERICS 4); a constant right side may have a scale per column."""
     a, b, out = signed(op.lhs.type), signed(op.rhs.type), signed(op.out.type)
     scheme = choose_scheme(out, sem, bias=False)
-    acc_scale = np.array([scalar_scale(a) * scalar_scale(b)])
+    columns = len(quant_of(b).scale)
+    acc_scale = accumulator_scale(a, b, columns)
     params: Parameters = (None, None, None)
     if is_integral_accumulator(acc_scale, out):
         scheme = Scheme.NONE
     else:
-        ratio = onnx_ratio(a, b, out, 1) if scheme is Scheme.FLOAT else acc_scale / scalar_scale(out)
-        params, _ = multipliers(ratio, scheme, scalar_zero_point(out))
-    fields: dict[str, object] = {"lhs_zero_point": scalar_zero_point(a), "rhs_zero_point": scalar_zero_point(b)}
+        ratio = onnx_ratio(a, b, out, columns) if scheme is Scheme.FLOAT else acc_scale / scalar_scale(out)
+        params = shared(multipliers(ratio, scheme, scalar_zero_point(out))[0])
+    fields: dict[str, object] = {"lhs_zero_point": scalar_zero_point(a), "rhs_zero_point": quant_of(b).zero_point[0]}
     fields |= result_fields(out, scheme, op.clip)
     return Fixed(isa.Matmul, (*pair(op), None, *params), fields, Ref(0, View.RESHAPE, op.out.type.shape))
 

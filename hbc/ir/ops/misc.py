@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -87,7 +87,8 @@ class Call(Op):
 
     `node_proto` is the serialised NodeProto (base64, with attributes and with empty names for missing optional
     inputs); `opset` the version of its domain in the source model. Operands are the node's inputs that are not missing,
-    in order.
+    in order. `reason` says why the importer left it to the CPU, and `hint` what to try, where it knows better than "no
+    BPU form".
     """
 
     xs: tuple[Value, ...] = operand(variadic=True)
@@ -95,7 +96,50 @@ class Call(Op):
     domain: str = attr(default="")
     opset: int = attr()
     node_proto: str = attr()
+    reason: str = attr(default="")
+    hint: str = attr(default="")
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The opset of each domain that the node is written in."""
+        return {self.domain: self.opset}
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         msg = f"{self.op_type} ({self.node!r}) runs on the CPU only; the interpreter was given no CPU engine"
         raise LookupError(msg)
+
+
+@define_op("call_graph")
+class CallGraph(Op):
+    """ONNX nodes between which pass tensors whose sizes depend on the data, or sequences: no type here stands for them.
+    They run on the CPU, by ONNX Runtime, as one.
+
+    `graph_proto` is the serialised GraphProto (base64); its inputs are `operand:0`, `operand:1`, …, its outputs
+    `result:0`, …, in the order of operands and results. `domains` and `opsets` say in which versions its nodes are
+    written, `reason` why they are here. A result that the graph returns, and that no op reads, may have sizes that are
+    known only after a run.
+
+    (C1) There is one opset per domain.
+    """
+
+    xs: tuple[Value, ...] = operand(variadic=True)
+    domains: tuple[str, ...] = attr()
+    opsets: tuple[int, ...] = attr()
+    graph_proto: str = attr()
+    reason: str = attr(default="")
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The opset of each domain that the nodes are written in."""
+        return dict(zip(self.domains, self.opsets, strict=True))
+
+    def verify(self) -> None:
+        ok = len(self.domains) == len(set(self.domains)) == len(self.opsets)
+        self.require(ok, "C1", f"domains {self.domains}, opsets {self.opsets}")
+
+    def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
+        msg = f"the nodes from {self.node!r} on run on the CPU only; the interpreter was given no CPU engine"
+        raise LookupError(msg)
+
+
+CALLS = (Call, CallGraph)  # what only ONNX Runtime runs

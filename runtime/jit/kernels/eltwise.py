@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -12,8 +10,9 @@ from ...isa import Add, Clamp, Maximum, Minimum, Mul, Scheme
 from ...program import Tensor
 from ...types import DType
 from .. import numerics
-from ..emitter import F32, F64, I32, I64, Emitter, const, element, i64, lanes_of, scalar_of, vector
-from ..loops import coordinates, elementwise, rows, span
+from ..broadcast import broadcasting
+from ..emitter import F32, F64, I32, I64, Emitter, const, element, lanes_of, scalar_of, vector
+from ..loops import elementwise
 from ..registry import KernelBuilder, Operands, kernel, operand
 from .quant import difference, reach
 
@@ -35,7 +34,7 @@ def emit_add(k: KernelBuilder, op: Add, ins: Operands, outs: Sequence[Tensor]) -
         scaled = numerics.round_shift_half_up(k, total, const(total.type, op.shift))
         return _offset_and_clamp(k, scaled, op)
 
-    _broadcasting(k, ins, outs[0], _in_floats(k, op, k.b.fadd) if op.scheme is Scheme.FLOAT else integers)
+    broadcasting(k, ins[:2], outs[0], _in_floats(k, op, k.b.fadd) if op.scheme is Scheme.FLOAT else integers)
 
 
 @kernel(Mul)
@@ -53,19 +52,19 @@ def emit_mul(k: KernelBuilder, op: Mul, ins: Operands, outs: Sequence[Tensor]) -
         acc = k.b.mul(lhs, rhs)
         return numerics.requantize(k, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
 
-    _broadcasting(k, ins, outs[0], _in_floats(k, op, k.b.fmul) if op.scheme is Scheme.FLOAT else integers)
+    broadcasting(k, ins[:2], outs[0], _in_floats(k, op, k.b.fmul) if op.scheme is Scheme.FLOAT else integers)
 
 
 @kernel(Maximum)
 def emit_maximum(k: KernelBuilder, _op: Maximum, ins: Operands, outs: Sequence[Tensor]) -> None:
     """The larger of each pair."""
-    _broadcasting(k, ins, outs[0], k.smax)
+    broadcasting(k, ins[:2], outs[0], k.smax)
 
 
 @kernel(Minimum)
 def emit_minimum(k: KernelBuilder, _op: Minimum, ins: Operands, outs: Sequence[Tensor]) -> None:
     """The smaller of each pair."""
-    _broadcasting(k, ins, outs[0], k.smin)
+    broadcasting(k, ins[:2], outs[0], k.smin)
 
 
 @kernel(Clamp)
@@ -113,76 +112,3 @@ def _round_float(e: Emitter, x: ir.Value, op: Add | Mul) -> ir.Value:
     """nearbyint(x / out_scale) + zero_point, clamped."""
     quotient = e.b.fdiv(x, const(x.type, op.out_scale))
     return numerics.nearbyint_f32(e, quotient, op.zero_point, op.clamp_min, op.clamp_max)
-
-
-# ---- broadcasting
-
-
-@dataclass(frozen=True)
-class Run:
-    """Consecutive axes of a broadcast merged into one: its size, and whether each operand moves along it."""
-
-    size: int
-    lhs: bool
-    rhs: bool
-
-
-def merge_axes(lhs: tuple[int, ...], rhs: tuple[int, ...], out: tuple[int, ...]) -> list[Run]:
-    """The fewest runs that describe the broadcast; axes of size 1 vanish, a last run is always there."""
-    runs: list[Run] = []
-    for a, b, size in zip(lhs, rhs, out, strict=True):
-        if size == 1:
-            continue
-        run = Run(size, a != 1, b != 1)
-        if runs and (runs[-1].lhs, runs[-1].rhs) == (run.lhs, run.rhs):
-            run = Run(runs.pop().size * size, run.lhs, run.rhs)
-        runs.append(run)
-    return runs or [Run(1, lhs=True, rhs=True)]
-
-
-def _broadcasting(k: KernelBuilder, ins: Operands, out: Tensor, combine: Combine) -> None:
-    """`combine` on pairs of vectors: one flat loop for equal shapes, else rows along the last run."""
-    types = [element(operand(ins, i).dtype) for i in range(2)]
-    runs = merge_axes(operand(ins, 0).shape, operand(ins, 1).shape, out.shape)
-    lanes = 2 * k.host.lanes
-    *outer, last = runs
-    moves = (last.lhs, last.rhs)
-
-    def emit(starts: Sequence[ir.Value | int], scalars: Sequence[ir.Value | None], first: ir.Value | int) -> Body:
-        def body(i: ir.Value, n: int) -> None:
-            pair = [
-                k.splat(one, n) if one is not None else k.load(k.ins[j], k.b.add(i64(starts[j]), i), types[j], n)
-                for j, one in enumerate(scalars)
-            ]
-            k.store(k.resize(combine(*pair), element(out.dtype)), k.outs[0], k.b.add(i64(first), i))
-
-        return body
-
-    def row(r: ir.Value) -> None:
-        starts = _starts(k, r, runs)
-        scalars = [None if move else k.load(k.ins[j], starts[j], types[j]) for j, move in enumerate(moves)]
-        span(k, 0, last.size, lanes, emit(starts, scalars, k.b.mul(r, i64(last.size))))
-
-    if outer:
-        rows(k, math.prod(run.size for run in outer), row)
-        return
-    scalars = [None if move else k.load(k.ins[j], 0, types[j]) for j, move in enumerate(moves)]
-    elementwise(k, out.elements, lanes, emit((0, 0), scalars, 0))
-
-
-Body = Callable[[ir.Value, int], None]
-
-
-def _starts(k: KernelBuilder, row: ir.Value, runs: Sequence[Run]) -> list[ir.Value]:
-    """The element offset of each operand where output row `row` (over all runs but the last) begins."""
-    index = coordinates(k, row, tuple(run.size for run in runs[:-1]))
-    starts = []
-    for moves in ([run.lhs for run in runs], [run.rhs for run in runs]):
-        stride = runs[-1].size if moves[-1] else 1
-        offset = i64(0)
-        for axis in range(len(runs) - 2, -1, -1):
-            if moves[axis]:
-                offset = k.b.add(offset, k.b.mul(index[axis], i64(stride)))
-                stride *= runs[axis].size
-        starts.append(offset)
-    return starts

@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 from hbc.backend.cpu import engine
-from hbc.backend.cpu.export import _rules, export_segment, segment_opset
+from hbc.backend.cpu.export import _rules, export_segment
+from hbc.backend.cpu.opsets import segment_opset
 from hbc.diagnostics import EmitError
 from hbc.ir import ops
 from hbc.ir.builder import Builder
@@ -69,6 +70,12 @@ def ints(dtype: Any, *shape: int) -> Array:
     return np.random.default_rng(1).integers(info.min, info.max, shape, endpoint=True).astype(dtype)
 
 
+def few(*shape: int) -> Array:
+    """Reals of which many are equal."""
+    return np.random.default_rng(2).integers(-1, 2, shape).astype(np.float32)
+
+
+EQUALS = (ops.Equal, ops.LessOrEqual, ops.GreaterOrEqual)  # Equal takes floats since opset 11
 Case = tuple[type[Op], Sequence[Array], dict[str, Any], int]  # class, operands, attributes, first opset that can say it
 CONV = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2)}
 POOL = {"kernel": (3, 2), "strides": (2, 3), "pads": (1, 0, 1, 1)}
@@ -132,6 +139,32 @@ CASES: dict[str, Case] = {
     "resize_linear": (
         ops.ResizeLinear, [floats(*IMAGE)],
         {"size": (9, 4), "rows": (-0.2, 0.66), "columns": (0.3, 1.9)}, 9),
+    **{f"grid_sample {near}": (
+        ops.GridSample, [floats(*IMAGE), floats(IMAGE[0], 4, 3, 2)],
+        {"nearest": near, "border": near, "align_corners": not near}, 16) for near in (True, False)},
+    **{f"{c.NAME} {a}": (c, [floats(2, 3, 4)], {"axis": a}, 9)
+       for c in (ops.Softmax, ops.LogSoftmax) for a in range(3)},
+    **{f"{c.NAME} {a}": (c, [floats(2, 3, 4), floats(3, 1), floats(1, 4)], {"axes": a, "epsilon": 0.01}, 9)
+       for c in (ops.LayerNorm, ops.RmsNorm) for a in ((2,), (1, 2), (1,), (0, 2))},
+    "layer_norm alone": (ops.LayerNorm, [floats(2, 3, 4)], {"axes": (1, 2)}, 9),
+    "layer_norm of the last axis": (ops.LayerNorm, [floats(2, 3, 4), floats(4), floats(1)], {"axes": (2,)}, 9),
+    "rms_norm biased": (ops.RmsNorm, [floats(2, 3, 4), None, floats(4)], {"axes": (2,)}, 9),
+    "instance_norm": (ops.InstanceNorm, [floats(*IMAGE), floats(2), floats(2)], {"epsilon": 0.01}, 9),
+    "instance_norm alone": (ops.InstanceNorm, [floats(2, 3, 4)], {}, 9),
+    "group_norm": (ops.GroupNorm, [floats(2, 6, 4), floats(6), floats(6)], {"groups": 3}, 9),
+    "group_norm unbiased": (ops.GroupNorm, [floats(2, 6, 2, 3), floats(6)], {"groups": 2}, 9),
+    **{f"{c.NAME} {k}": (c, [a, a[:1]], {}, since)
+       for c in (ops.Equal, ops.Less, ops.LessOrEqual, ops.Greater, ops.GreaterOrEqual)
+       for k, a, since in (("f32", few(3, 4), 11 if c in EQUALS else 9),
+                           ("i8", few(3, 4).astype(np.int8), 9), ("i64", few(3, 4).astype(np.int64), 9))},
+    "equal bool": (ops.Equal, [few(3, 4) > 0, few(4) > 0], {}, 9),
+    **{c.NAME: (c, [few(3, 4) > 0, few(3, 1) > 0], {}, 9) for c in (ops.LogicalAnd, ops.LogicalOr, ops.LogicalXor)},
+    "logical_not": (ops.LogicalNot, [few(3, 4) > 0], {}, 9),
+    **{f"where {a.dtype}": (ops.Where, [few(3, 1) > 0, a, a[:1]], {}, 9)
+       for a in (floats(3, 4), ints(np.int8, 3, 4), ints(np.int64, 3, 4), few(3, 4) > 0)},
+    **{f"{c.NAME} {k} {a.dtype}": (c, [a], {"axis": 1, "keepdims": k, "select_last": last}, 12 if last else 9)
+       for c in (ops.ArgMax, ops.ArgMin) for k, last in ((True, False), (False, True))
+       for a in (few(3, 9), few(3, 9).astype(np.int8))},
     "flip_sign u8": (ops.FlipSign, [ints(np.uint8, 300)], {}, 9),
     "flip_sign i16": (ops.FlipSign, [ints(np.int16, 300)], {}, 9),
     "lut": (ops.Lut, [ints(np.int8, 300), ints(np.int16, 256)], {}, 9),
@@ -310,10 +343,10 @@ def test_calls_decide_the_opset() -> None:
     x = s.arg(floats(2, 3))
     a = call(s, "Softmax", x, 13, axis=1)
     b = call(s, "QuickGelu", a, 1, domain="com.microsoft", alpha=1.7)
-    assert segment_opset(s.graph.ops) == {"": 13, "com.microsoft": 1}
+    assert segment_opset(s.graph.ops) == {"": 19, "com.microsoft": 1}  # Softmax 13 is that of opset 19
     assert segment_opset([]) == {"": 19}
     model = onnx.ModelProto.FromString(export_segment(s.graph.ops, [x], [b], None, "s"))
-    assert {o.domain: o.version for o in model.opset_import} == {"": 13, "com.microsoft": 1}
+    assert {o.domain: o.version for o in model.opset_import} == {"": 19, "com.microsoft": 1}
 
 
 def test_a_call_of_another_opset_is_written_where_it_means_the_same() -> None:

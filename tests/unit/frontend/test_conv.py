@@ -70,6 +70,8 @@ def test_a_conv_of_three_axes_stays_on_the_cpu() -> None:
         ((1, 2, 4, 5), (2, 3, 3, 3), {"strides": [2, 2], "output_shape": [8, 10]}),
         ((1, 2, 4, 5), (2, 3, 3, 3), {"strides": [2, 2], "output_shape": [7, 9], "auto_pad": "SAME_UPPER"}),
         ((1, 2, 5), (2, 3, 4), {"strides": [2], "pads": [1, 1]}),
+        ((1, 2, 3, 3), (2, 3, 3, 2), {"strides": [2, 3], "auto_pad": "SAME_UPPER"}),
+        ((1, 2, 3, 3), (2, 3, 3, 2), {"strides": [2, 3], "output_shape": [7, 10]}),
     ],
 )
 def test_conv_transpose(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:

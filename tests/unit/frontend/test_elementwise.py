@@ -100,7 +100,7 @@ def test_contributed_gelu(domain: str) -> None:
     net.op("Gelu", net.input("x", [40]), out="y", domain=domain)
     net.op("QuickGelu", "x", out="z", domain=domain)
     net.output("y", "z")
-    assert names_of(agrees(net.model(), {"x": floats(5, 40)}, atol=1e-5)) == ["gelu", "call QuickGelu"]
+    assert names_of(agrees(net.model(), {"x": floats(5, 40)}, atol=1e-5)) == ["gelu", "mul", "sigmoid", "mul"]
 
 
 @pytest.mark.parametrize("slope", [(), (1,), (3, 1, 1), (1, 3, 1, 1), (4,)])
@@ -109,7 +109,7 @@ def test_prelu(slope: tuple[int, ...]) -> None:
     net.op("PRelu", net.input("x", [1, 3, 4, 4]), net.const(np.abs(floats(6, *slope))), out="y")
     net.output("y")
     module = agrees(net.model(), {"x": floats(7, 1, 3, 4, 4)})
-    assert names_of(module) == (["leaky_relu"] if np.prod(slope) == 1 else ["clip", "clip", "mul", "add"])
+    assert names_of(module) == (["leaky_relu"] if np.prod(slope) == 1 else ["less", "mul", "where"])
 
 
 @pytest.mark.parametrize(("low", "high"), [(-0.5, 0.5), (None, 0.3), (-0.2, None), (None, None), (0.0, None)])
@@ -135,7 +135,7 @@ def test_clip_bounds_may_be_dequantised_or_computed() -> None:
     net.op("Clip", "x", net.input("low", []), out="z")
     net.output("y", "z")
     module = agrees(net.model(), {"x": floats(9, 30), "low": np.asarray(0.1, F32)}, atol=0)
-    assert names_of(module) == ["clip", "call Clip"]
+    assert names_of(module) == ["clip", "maximum"]
 
 
 REDUCTIONS = [
@@ -181,7 +181,7 @@ def test_other_reductions_stay_on_the_cpu() -> None:
     net.op("ArgMax", "x", out="i", axis=-1)
     net.output("y")
     net.output("i", dtype=np.int64)
-    assert names_of(agrees(net.model(), {"x": floats(12, 2, 3, 4)})) == ["call ReduceL2", "call ArgMax"]
+    assert names_of(agrees(net.model(), {"x": floats(12, 2, 3, 4)})) == ["call ReduceL2", "arg_max"]
 
 
 @pytest.mark.parametrize("opset", [9, 15])

@@ -364,7 +364,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "axis": (lambda m: setattr(m.graph.node[1].attribute[0], "i", 9), "axis 9"),
     "no opset": (lambda m: m.ClearField("opset_import"), "opset"),
-    "opset 8": (lambda m: setattr(m.opset_import[0], "version", 8), "opset 8"),
+    "opset before its operators": (lambda m: setattr(m.opset_import[0], "version", 8), "came with opset 10"),
+    "opset 0": (lambda m: setattr(m.opset_import[0], "version", 0), "opset 0"),
     "opset 999": (lambda m: setattr(m.opset_import[0], "version", 999), "opset 999"),
     "unknown operator": (lambda m: setattr(node(m, "Conv"), "op_type", "Conw"), "Conw"),
     "no output": (lambda m: m.graph.ClearField("output"), "no output"),
@@ -376,9 +377,9 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "attribute kind": (lambda m: setattr(m.graph.node[1].attribute[0], "type", 1), "axis"),
     "too few operands": (lambda m: node(m, "Conv").input.pop(), "Conv_2"),
     "input type": (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 0), "input 'x'"),
-    "input is a sequence": (lambda m: m.graph.input[0].type.sequence_type.SetInParent(), "sequence_type"),
+    "input is a sequence": (lambda m: m.graph.input[0].type.sequence_type.SetInParent(), "it is a sequence"),
     "weight is missing": (lambda m: m.graph.initializer.remove(tensor(m, "W")), "'W'"),
-    "sparse": (lambda m: m.graph.sparse_initializer.add(), "sparse"),
+    "empty sparse tensor": (lambda m: m.graph.sparse_initializer.add(), "UNDEFINED"),
 }
 
 

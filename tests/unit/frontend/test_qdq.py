@@ -330,7 +330,7 @@ def test_scales_computed_at_run_time_stay_on_the_cpu(domain: str) -> None:
 @pytest.mark.parametrize(
     ("scale", "zero", "attrs", "says"),
     [
-        (F32(-0.5), I8(0), {}, "holds -0.5"),
+        (F32([-0.5, 0.5, 0.5]), I8([0, 0, 0]), {"axis": 1}, "holds -0.5"),
         (F32(np.nan), I8(0), {}, "holds nan"),
         (F32(np.inf), I8(0), {}, "holds inf"),
         (F32([0.1, 0.2]), I8([0, 0]), {"axis": 1}, "has 2 entries"),
@@ -338,7 +338,7 @@ def test_scales_computed_at_run_time_stay_on_the_cpu(domain: str) -> None:
         (F32(0.5), U8(0), {}, "differ in type"),
         (F32([0.1, 0.2, 0.3]), I8([0, 0]), {"axis": 1}, "its zero point 2"),
     ],
-    ids=["negative", "nan", "inf", "length", "axis", "dtype", "zero-points"],
+    ids=["mixed-signs", "nan", "inf", "length", "axis", "dtype", "zero-points"],
 )
 def test_scales_that_contradict_their_tensor_are_refused_by_name(
     scale: Any, zero: Any, attrs: dict[str, int], says: str

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hbc.diagnostics import FrontendError
 from hbc.frontend import load
 from hbc.ir.core import Module
-from hbc.ir.ops import Const, Conv2d, Dequantize, Linear, Quantize
+from hbc.ir.ops import Call, Const, Conv2d, Dequantize, Linear, Quantize
 from hbc.ir.types import DType, Quant
 from tests.ort_age import needs_young_onnxruntime
 
@@ -259,14 +258,16 @@ def test_quantised_tensors_pass_through_moves_between_qoperators() -> None:
     assert names[-4:] == ["quantize", "resize_nearest", "reshape", "dequantize"]
 
 
-def test_scales_that_are_computed_are_refused() -> None:
+def test_scales_that_are_computed_leave_the_op_to_onnx_runtime() -> None:
     net = Net(13, com_microsoft=1)
     a, s = net.input("a", [4], U8), net.input("s", [])
     z = net.const(U8(0))
     net.op("QLinearAdd", a, s, z, a, s, z, s, z, out="y", domain=MS)
     net.output("y", dtype=U8)
-    with pytest.raises(FrontendError, match="computed at run time"):
-        load(net.model())
+    module = agrees(net.model(), {"a": integers(40, U8, 4), "s": np.asarray(F32(0.5))})
+    (call,) = module.graph.walk(Call)
+    assert call.reason == "its scales or zero points are computed at run time"
+    assert "quantize_static" in call.hint
 
 
 def test_matmul_integer_to_float_has_a_shape_although_onnx_knows_none() -> None:

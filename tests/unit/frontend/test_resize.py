@@ -139,13 +139,44 @@ def test_doubling_by_nearest_repeats_every_index() -> None:
     [
         ((1, 2, 6, 7), (1, 2, 8, 8), {"mode": "cubic"}),
         ((1, 2, 6, 7), (1, 2, 3, 3), {"mode": "linear", "antialias": 1}),
-        ((1, 6, 7, 2), (1, 8, 8, 2), {"mode": "linear"}),
-        ((1, 1, 4, 4, 4), (1, 1, 8, 8, 8), {"mode": "nearest"}),
+        ((1, 1, 4, 4, 4), (1, 1, 8, 8, 8), {"mode": "linear"}),
     ],
 )
 def test_other_resizes_stay_on_the_cpu(shape: tuple[int, ...], sizes: tuple[int, ...], attrs: dict[str, Any]) -> None:
     module = agrees(resize(shape, sizes=sizes, **attrs).model(), {"x": floats(10, *shape)}, atol=1e-5)
     assert names_of(module) == ["call Resize"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "mode", "names"),
+    [
+        ((1, 6, 7, 2), (1, 8, 9, 2), "linear", ["transpose", "resize_linear", "transpose"]),
+        ((2, 3, 5), (2, 3, 9), "linear", ["reshape", "resize_linear", "reshape"]),
+        ((1, 2, 3, 4, 5), (1, 2, 3, 7, 9), "linear", ["reshape", "resize_linear", "reshape"]),
+        ((1, 2, 3, 4, 5), (1, 2, 5, 4, 5), "linear", ["reshape", "resize_linear", "reshape"]),
+        ((1, 1, 4, 4, 4), (1, 1, 8, 8, 8), "nearest", ["gather"] * 3),
+        ((3, 4), (6, 4), "nearest", ["gather"]),
+        ((1, 4, 3, 3), (1, 2, 3, 3), "nearest", ["slice"]),
+    ],
+)
+def test_other_axes_are_gathered_or_brought_behind_the_others(
+    shape: tuple[int, ...], sizes: tuple[int, ...], mode: str, names: list[str]
+) -> None:
+    module = agrees(resize(shape, sizes=sizes, mode=mode).model(), {"x": floats(11, *shape)}, atol=1e-5)
+    assert names_of(module) == names
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_crop_is_taken_where_it_lies_inside(mode: str, inside: bool) -> None:
+    roi = np.float32([0, 0, 0.1, 0.2, 1, 1, 0.8 if inside else 1.3, 0.9])
+    net = Net(13)
+    x, sizes = net.input("x", [1, 2, 5, 9]), net.const(np.int64([1, 2, 4, 7]))
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 0.3}
+    net.op("Resize", x, net.const(roi), "", sizes, out="y", mode=mode, **crop)
+    net.output("y")
+    names = names_of(agrees(net.model(), {"x": floats(12, 1, 2, 5, 9)}, atol=1e-5))
+    assert names == ([f"resize_{mode}"] if inside else ["call Resize"])
 
 
 @pytest.mark.parametrize("scales", [(1, 1, 0, 2), (1, 1, -1, 2), (1, 1, np.nan, 2), (1, 1, 2)])

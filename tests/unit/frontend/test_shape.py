@@ -186,12 +186,14 @@ def test_pad_of_named_axes_and_negative_pads() -> None:
     assert names_of(agrees(net.model(), {"x": floats(6, *X)}, atol=0)) == ["pad", "slice", "pad"]
 
 
-@pytest.mark.parametrize("mode", ["reflect", "edge"])
-def test_mirrored_borders_stay_on_the_cpu(mode: str) -> None:
-    net = Net(13)
-    net.op("Pad", net.input("x", X), net.const(i64(0, 0, 1, 1, 0, 0, 1, 1)), out="y", mode=mode)
-    net.output("y")
-    assert names_of(agrees(net.model(), {"x": floats(7, *X)}, atol=0)) == ["call Pad"]
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_mirrored_and_repeated_borders_are_gathered(mode: str) -> None:
+    net = Net(19)
+    x = net.input("x", X)
+    net.op("Pad", x, net.const(i64(0, 0, 1, 1, 0, 0, 1, 1)), out="y", mode=mode)
+    net.op("Pad", x, net.const(i64(0, -1, 1, 0, 0, 0, 2, 0)), out="z", mode=mode)
+    net.output("y", "z")
+    assert names_of(agrees(net.model(), {"x": floats(7, *X)}, atol=0)) == ["gather", "gather", "slice", "gather"]
 
 
 def test_a_border_of_quantised_integers_is_a_code() -> None:

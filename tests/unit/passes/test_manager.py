@@ -156,7 +156,7 @@ def test_a_refusal_keeps_its_words_and_says_which_pass(manager: PassManager) -> 
     assert not error.is_bug
     assert isinstance(error.__cause__, PassError)
     assert render(error.diagnostic).split("\n") == [
-        "error: add 'n1' cannot be requantised",
+        "error[E0400]: add 'n1' cannot be requantised",
         "   = why:  its scales are far apart",
         "   = try:  calibrate again",
         "   = in:   pass 'refuse' (stage quantize, 2 of 2)",

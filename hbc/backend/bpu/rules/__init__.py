@@ -1,6 +1,6 @@
 """What the BPU takes: every legality rule, in the order in which they are asked."""
 
-from . import conv, dtypes, pool
+from . import conv, dtypes, norm, pool, sample, select
 from .registry import Rule
 
-RULES: tuple[Rule, ...] = (*dtypes.RULES, *conv.RULES, *pool.RULES)
+RULES: tuple[Rule, ...] = (*dtypes.RULES, *conv.RULES, *norm.RULES, *pool.RULES, *sample.RULES, *select.RULES)

@@ -15,7 +15,7 @@ from .registry import legal, reject
 ACTIVATIONS = (
     ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul, ops.Maximum,
     ops.Minimum, ops.Clip, ops.Requantize, ops.MaxPool, ops.AvgPool, ops.Reduce, ops.Lut, ops.SegmentLut,
-    ops.ResizeLinear, ops.Move, ops.Concat,
+    ops.ResizeLinear, ops.GridSample, ops.Move, ops.Concat,
 )  # fmt: skip
 WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
@@ -28,7 +28,8 @@ def activation_dtype(op: Op, march: MarchSpec) -> Rejection | None:
             continue
         if value.type.dtype not in march.activations:
             reason = f"Here {value.name or 'one of its tensors'!r} is {value.type.dtype.text}."
-            return reject(reason, f"quantise {value.name or 'it'} to {march.activation_names}")
+            who = repr(value.name) if value.name else "it"
+            return reject(reason, f"quantise {who} to {march.activation_names}")
     return None
 
 

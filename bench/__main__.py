@@ -1,0 +1,58 @@
+"""`python -m bench`: time hbc beside ONNX Runtime and OpenVINO. See `--help`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import hbc
+from bench.contenders import CONTENDERS, NEEDS
+from bench.measure import OURS, contest
+from bench.nets import BUILT, Net, built, real
+from bench.peak import vnni_peak
+from bench.report import loading, machine, table, write_chart, write_json
+
+
+def main() -> None:
+    """Parse, run, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("nets", nargs="*", help=f"among {', '.join(BUILT)} and the real ones; all by default")
+    parser.add_argument("--models", type=Path, help="a folder of real models, one folder each")
+    parser.add_argument("--cache", type=Path, default=Path("build/bench"), help="where the built networks are kept")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--engines", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path)
+    options = parser.parse_args()
+    nets = list(_nets(options.models, options.cache, options.nets))
+    peak = vnni_peak() is not None
+    contests = []
+    for threads in options.threads:
+        for net in nets:
+            names = [n for n in dict.fromkeys([OURS, *options.engines]) if NEEDS[n] in net.files]
+            contests.append(contest(net, names, threads, options.rounds, macs(net), peak=peak and threads == 1))
+            print(table(contests[-1:]), flush=True)
+    print(f"\n{machine()}\n\n{table(contests)}\n\n{loading(contests)}")
+    if options.json:
+        write_json(contests, options.json)
+    if options.chart:
+        write_chart(contests, options.chart)
+
+
+def _nets(models: Path | None, cache: Path, wanted: list[str]) -> list[Net]:
+    found = {name: (lambda n=name: built(n, cache)) for name in BUILT}
+    found |= {net.name: (lambda n=net: n) for net in (real(models) if models else ())}
+    unknown = [n for n in wanted if n not in found]
+    if unknown:
+        raise SystemExit(f"no network {unknown[0]!r}; there are {', '.join(found)}")
+    return [found[n]() for n in (wanted or found)]
+
+
+def macs(net: Net) -> int:
+    """Multiplications of one run, as the compile report counts them."""
+    return hbc.compile(net.files.get("s8s8", net.files["u8s8"]), march="nash-e").report.macs
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""`docs/marches.md`: the marches' numbers with their sources, and the legality rules of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+
+from hbc.backend.bpu import march as march_module
+from hbc.backend.bpu.march import MARCHES, MarchSpec
+from hbc.backend.bpu.rules import RULES
+from hbc.catalogue import markdown
+from hbc.ir.semantics import Semantics
+from hbc.options import MARCH_ALIASES
+from hbc_runtime.isa import Rounding
+from hbc_runtime.types import DType
+
+from .text import NOTICE, doc, one_line
+
+ABOUT_ARITHMETIC = """\
+What a march means for integers under `--arith bpu`. [Numerics](numerics.md) has the rest, which all marches share.
+"""
+ABOUT_LIMITS = """\
+An op within these limits runs on the BPU if its operands and its result are quantised. Any other runs on the CPU, and
+`hbc compile --explain` shows which rule said so. `hbc ops --march NAME` lists the same by op.
+"""
+
+ROUNDINGS = {
+    Rounding.HALF_EVEN_F32: "divide in float32, half to even",
+    Rounding.HALF_AWAY_F64: "divide in float64, half away from zero",
+}
+_FIELD = re.compile(r"^    (\w+): [^#\n]*(?:# (.*))?$", re.MULTILINE)
+
+
+def marches_page() -> str:
+    """The marches' numbers with their sources, what each means for arithmetic, and the legality rules of each."""
+    aliases = ", ".join(f"`{alias}` means `{name}`" for alias, name in MARCH_ALIASES.items())
+    parts = [
+        "# Marches\n",
+        NOTICE.format("`hbc/backend/bpu/march.py` and `hbc/backend/bpu/rules`"),
+        f"A march is one generation of the BPU; `--march` picks it, and {aliases}.\n",
+        doc(march_module),
+        "## Numbers\n",
+        "*Asked by* names the rules below that look at a number; the others are for information.\n",
+        markdown(("", *MARCHES, "source", "asked by"), _march_rows()),
+        "## Arithmetic\n",
+        ABOUT_ARITHMETIC,
+        markdown(("march", "Quantize rounds", "a bias is stored as"), _semantics_rows()),
+        "## What each march takes\n",
+        ABOUT_LIMITS,
+    ]
+    for march in MARCHES.values():
+        rows = ((rule.name, one_line(rule.text(march))) for rule in RULES)
+        parts += [f"### {march.name}\n", f"{march.boards}.\n", markdown(("rule", "says"), rows)]
+    return "\n".join(parts)
+
+
+def _march_rows() -> Iterator[tuple[str, ...]]:
+    comments = dict(_FIELD.findall(inspect.getsource(MarchSpec)))
+    asked: dict[str, list[str]] = {}
+    for rule in RULES:
+        for name in sorted(set(re.findall(r"\bmarch\.(\w+)", inspect.getsource(rule.predicate)))):
+            asked.setdefault(name, []).append(rule.name)
+    for field in dataclasses.fields(MarchSpec):
+        if field.name != "name":
+            values = [_shown(getattr(m, field.name)) for m in MARCHES.values()]
+            yield field.name, *values, comments[field.name], ", ".join(asked.get(field.name, ()))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(d.text for d in value if isinstance(d, DType))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _semantics_rows() -> Iterator[tuple[str, ...]]:
+    for march in MARCHES:
+        sem = Semantics(march)
+        yield march, ROUNDINGS[sem.rounding], "i16 with a left shift" if sem.bias_is_16_bit else "i32"

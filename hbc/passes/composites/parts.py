@@ -1,0 +1,121 @@
+"""The parts of a decomposition: quantised ops with i16 results, and tables whose error is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hbc.diagnostics import Rejection
+from hbc.ir import ops
+from hbc.ir.builder import make_op
+from hbc.ir.core import Op, Value
+from hbc.ir.location import Loc
+from hbc.ir.types import DType, Quant, TensorType
+from hbc.passes.base import Target
+from hbc.passes.segments import FIRST, INPUTS, LAST, Division, divide
+from hbc_runtime import numerics
+
+TOP = 32767
+ROUNDED = 0.53  # quanta that the last rounding may be off (docs/numerics.md, forms B and wide)
+Function = Callable[[np.ndarray], np.ndarray]  # of reals, in float64
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's result, the largest distance of its reals from the function, and the division it is made of."""
+
+    out: Value
+    error: float
+    division: Division
+
+
+class Parts:
+    """Ops made so far, in order; no graph holds them until `ops` is inserted. `drop` takes them back."""
+
+    def __init__(self, loc: Loc) -> None:
+        self.loc = loc
+        self.ops: list[Op] = []
+
+    def drop(self) -> None:
+        """Forget every op: their operands no longer have them as readers."""
+        for op in self.ops:
+            op.drop_operands()
+        self.ops = []
+
+    def rejection(self, target: Target) -> Rejection | None:
+        """Why one of the parts may not run on the BPU, or None."""
+        return next((found for op in self.ops if (found := target.legal(op)) is not None), None)
+
+    def make(self, cls: type[Op], *operands: Value, type: TensorType | None = None, **attrs: Any) -> Value:  # noqa: A002
+        """A new op's only result."""
+        op = make_op(cls, operands, attrs, self.loc, None if type is None else [type])
+        self.ops.append(op)
+        return op.out
+
+    def binary(self, cls: type[ops.Binary], a: Value, b: Value, scale: float, **attrs: Any) -> Value:
+        """An elementwise op of two tensors with an i16 result of `scale`."""
+        shape = np.broadcast_shapes(a.type.shape, b.type.shape)
+        return self.make(cls, a, b, type=i16(tuple(shape), scale), **attrs)
+
+    def reduce(self, cls: type[ops.Reduce], x: Value, axes: tuple[int, ...], scale: float | None = None) -> Value:
+        """A reduction that keeps its axes: an i16 result of `scale`, or `x`'s own type (largest, smallest)."""
+        shape = tuple(1 if i in axes else d for i, d in enumerate(x.type.shape))
+        t = x.type.with_shape(shape) if scale is None else i16(shape, scale)
+        return self.make(cls, x, axes=axes, type=t)
+
+    def constant(self, reals: np.ndarray, scale: float | None = None) -> Value:
+        """Reals as i16, of their own range where no scale is given (half to even)."""
+        array = np.asarray(reals, np.float64)
+        largest = float(np.abs(array).max()) if array.size else 0.0
+        t = i16(array.shape, scale or largest / TOP or 1.0)
+        ints = np.clip(np.rint(array / scale_of(t)), -TOP, TOP).astype(np.int16)
+        return self.make(ops.Const, value=ints, type=t)
+
+    def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
+        """f of an i16 tensor whose integers lie in `reach`, as i16 of `scale`."""
+        t = i16(x.type.shape, scale)
+        reals = INPUTS * scale_of(x.type)
+        values = numerics.lut_table(f, reals, scale_of(t), 0, FIRST, LAST)
+        division = divide(values, reach)
+        segments, table = (self.make(ops.Const, value=a) for a in (division.segments, division.table))
+        q = np.arange(reach[0], reach[1] + 1)
+        error = float(np.abs(division.at(q) * scale_of(t) - f(q * scale_of(x.type))).max())
+        return Table(self.make(ops.SegmentLut, x, segments, table, type=t), error, division)
+
+
+def i16(shape: tuple[int, ...], scale: float) -> TensorType:
+    """The type of an inner tensor: i16, zero point 0, a float32 scale (D9)."""
+    return TensorType(shape, DType.I16, Quant.per_tensor(float(np.float32(scale))))
+
+
+def sum_error(a: tuple[int, float], b: tuple[int, float]) -> float:
+    """How far D6's 15-bit multipliers move the sum of two tensors, each as (largest integer, scale); in reals."""
+    return (a[0] + b[0]) * max(a[1], b[1]) / 2**15
+
+
+def scale_of(t: TensorType) -> float:
+    """The scale of a tensor that has one."""
+    assert t.quant is not None
+    return t.quant.scale[0]
+
+
+def result_reach(t: TensorType) -> float:
+    """The largest magnitude of the reals that a quantised type holds."""
+    assert t.quant is not None
+    zero = t.quant.zero_point[0]
+    return scale_of(t) * max(abs(limit - zero) for limit in t.dtype.limits)
+
+
+def span(t: TensorType) -> float:
+    """The distance of the largest from the smallest real that a quantised type holds."""
+    lo, hi = t.dtype.limits
+    return scale_of(t) * (hi - lo)
+
+
+def size_along(t: TensorType, axes: tuple[int, ...]) -> int:
+    """How many elements a reduction over `axes` joins."""
+    return math.prod(t.shape[a] for a in axes)

@@ -1,0 +1,253 @@
+"""Mistakes that compilers and runtimes of integer networks are known for, one edit each: what the suite has to catch.
+
+`old` stands exactly once in its file (tests/mutation/test_mutants.py sees to that), so a change of the numerics that
+moves a line has to say here what the same mistake looks like now. `tests` are the parts of the suite that are asked,
+none of which needs more than this repository. A mistake made the same way in the reference and in the JIT is caught by
+what knows the right integers from elsewhere: the vendor's worked numbers, exact fractions, and ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NUMERICS, JIT = "runtime/numerics.py", "runtime/jit/numerics.py"
+DERIVE = "hbc/ir/fixed_point"
+LAW = "tests/unit/runtime/test_numerics.py"
+SINGLE = "tests/differential/test_single_ops.py"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One replacement of a text that stands once in a file (relative to the repository's root)."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted mistake: its kind, its edits, and the tests of which at least one has to fail."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, (Edit(file, old, new),), tests)
+
+
+REFERENCE = (
+    _one("half down instead of half up", NUMERICS, "return math.floor(x + 0.5)", "return math.ceil(x - 0.5)", LAW),
+    _one(
+        "ties of a shift go down", NUMERICS,
+        "np.where(s > 0, np.int64(1) << np.maximum(s - 1, 0), 0)",
+        "np.where(s > 0, (np.int64(1) << np.maximum(s - 1, 0)) - 1, 0)", LAW, "tests/exact/test_eltwise.py",
+    ),
+    _one(
+        "half away becomes half to even", NUMERICS,
+        "return whole + np.where(np.abs(v - whole) >= 0.5, np.copysign(1.0, v), 0.0)", "return np.rint(v)", LAW,
+    ),
+    _one(
+        "a multiplier of 2^15 keeps its shift", NUMERICS, "    if mult == 1 << bits:\n", "    if mult > 1 << bits:\n", LAW
+    ),
+    _one("pre-shift one too small", NUMERICS, "useful.bit_length() - 15)", "useful.bit_length() - 16)", LAW),
+    _one(
+        "the rounding term is forgotten", NUMERICS,
+        "round_half_up(0.5 / m) if rounding_in_bias else 0", "0", LAW,
+    ),
+    _one(
+        "sat16 before the pre-shift", NUMERICS,
+        "np.clip(a >> np.asarray(pre_shift, np.int64), -I16_MAX - 1, I16_MAX) * mult",
+        "(np.clip(a, -I16_MAX - 1, I16_MAX) >> np.asarray(pre_shift, np.int64)) * mult",
+        LAW, "tests/exact/test_conv.py",
+    ),
+    _one(
+        "form A rounds twice", NUMERICS,
+        "scaled = narrow >> post if scheme is Scheme.FORM_A else round_shift_half_up(narrow, post)",
+        "scaled = round_shift_half_up(narrow, post)", LAW, "tests/exact/test_conv.py",
+    ),
+    _one(
+        "zero point added after the clamp", NUMERICS,
+        "    return np.clip(scaled + zero_point, lo, hi)\n", "    return np.clip(scaled, lo, hi) + zero_point\n",
+        LAW, "tests/exact/test_conv.py",
+    ),
+    _one(
+        "the accumulator is not saturated to i32", NUMERICS,
+        "a = np.clip(np.asarray(acc, np.int64), I32_MIN, I32_MAX)", "a = np.asarray(acc, np.int64)",
+        LAW, "tests/exact/test_conv.py", "tests/exact/test_eltwise.py",
+    ),
+    _one(
+        "the addend's zero point has the wrong sign", NUMERICS,
+        "product = (np.asarray(q, np.int64) - zero_point)", "product = (np.asarray(q, np.int64) + zero_point)",
+        LAW, "tests/exact/test_conv.py",
+    ),
+    _one(
+        "NaN quantises to the smallest integer", NUMERICS,
+        "    v = np.where(np.isnan(v), np.float32(0), v)\n", "    v = np.where(np.isnan(v), np.float32(-1e30), v)\n",
+        LAW, "tests/exact/test_quant.py",
+    ),
+    _one(
+        "dequantize multiplies before it subtracts", NUMERICS,
+        "centred = np.asarray(q, np.int64) - np.asarray(zero_point, np.int64)", "centred = np.asarray(q, np.int64)",
+        LAW, "tests/exact/test_quant.py",
+    ),
+    _one(
+        "table entries are floored", NUMERICS,
+        "np.floor(np.clip(y, -(2.0**40), 2.0**40) + 0.5)", "np.floor(np.clip(y, -(2.0**40), 2.0**40))", LAW,
+    ),
+    _one(
+        "padding with 0 instead of the zero point", "runtime/reference/conv.py",
+        "constant_values=op.pad_value)", "constant_values=0)", "tests/exact/test_conv.py", SINGLE,
+    ),
+    _one(
+        "rows and columns of the stride swapped", "runtime/reference/conv.py",
+        "rows = slice(y, y + (oh - 1) * op.strides[0] + 1, op.strides[0])",
+        "rows = slice(y, y + (oh - 1) * op.strides[1] + 1, op.strides[1])", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "groups of output channels interleaved", "runtime/reference/conv.py",
+        "w.reshape(group, o // group, cg)", "w.reshape(o // group, group, cg).swapaxes(0, 1)",
+        "tests/exact/test_conv.py",
+    ),
+    _one(
+        "a max pool's border counts as 0", "runtime/reference/pool.py",
+        "lowest = int(np.iinfo(x.dtype).min)", "lowest = 0", "tests/exact/test_pool.py",
+    ),
+    _one(
+        "a sum forgets the zero point", "runtime/reference/reduce.py",
+        "acc = centred(operand(ins, 0), op.x_zero_point).sum(", "acc = centred(operand(ins, 0), 0).sum(",
+        "tests/exact/test_reduce.py",
+    ),
+    _one(
+        "interpolation past the last entry", "runtime/reference/lut.py",
+        "entry = np.minimum(position >> shift, 63)", "entry = np.minimum(position >> shift, 62)",
+        "tests/exact/test_lut.py",
+    ),
+)  # fmt: skip
+
+MACHINE_CODE = (
+    _one(
+        "logical instead of arithmetic shift", JIT,
+        "scaled = e.b.ashr(product, post) if scheme", "scaled = e.b.lshr(product, post) if scheme",
+        "tests/exact/test_conv.py",
+    ),
+    _one(
+        "no half step where the shift is 1", JIT,
+        'half = e.b.zext(e.b.icmp_signed(">", shift, const(x.type, 0)), x.type)',
+        'half = e.b.zext(e.b.icmp_signed(">", shift, const(x.type, 1)), x.type)',
+        "tests/exact/test_eltwise.py", "tests/exact/test_quant.py",
+    ),
+    _one(
+        "the accumulator wraps instead of saturating", JIT,
+        "e.resize(saturate(e, x, I32_MIN, I32_MAX), I32)", "e.resize(x, I32)",
+        "tests/exact/test_conv.py", "tests/exact/test_matmul.py", "tests/exact/test_eltwise.py",
+    ),
+    _one(
+        "a negative shift is ignored", JIT,
+        'return e.b.select(e.b.icmp_signed(">=", s, zero), right, left)', "return right", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "a reciprocal instead of the division", JIT,
+        'e.overloaded("llvm.nearbyint", e.b.fdiv(v, scale))',
+        'e.overloaded("llvm.nearbyint", e.b.fmul(v, e.b.fdiv(const(v.type, 1.0), scale)))',
+        "tests/exact/test_quant.py",
+    ),
+    _one(
+        "the table starts at 127", "runtime/jit/kernels/lut.py",
+        "middle = k.at(k.ins[1], 128,", "middle = k.at(k.ins[1], 127,", "tests/exact/test_lut.py",
+    ),
+    _one(
+        "a window's first tap lies one too far", "runtime/jit/kernels/pool.py",
+        "first = ceil_div(k.smax(k.b.sub(i64(0), start), i64(0)))",
+        "first = ceil_div(k.smax(k.b.sub(i64(1), start), i64(0)))", "tests/exact/test_pool.py",
+    ),
+    _one(
+        "an average divides out the zero point of all taps", "runtime/jit/kernels/pool.py",
+        "count = k.b.mul(rows, columns)", "count = i64(op.kernel[0] * op.kernel[1])", "tests/exact/test_pool.py",
+    ),
+    _one(
+        "the kernel of a transposed convolution is not turned", "runtime/jit/kernels/conv.py",
+        "turned = values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values", "turned = values",
+        "tests/exact/test_conv_transpose.py",
+    ),
+    _one(
+        "pixels beside the image are not filled", "runtime/jit/window.py",
+        'inside = k.b.and_(k.b.icmp_signed(">=", virtual, i64(0)), k.b.icmp_signed("<", at, i64(axis.size)))',
+        'inside = k.b.icmp_signed("<", at, i64(axis.size + 1))', "tests/exact/test_conv.py",
+    ),
+    _one(
+        "the odd last row of a product is dropped", "runtime/jit/kernels/matmul.py",
+        "    if s.k % per_step:\n", "    if s.k % per_step > 1:\n", "tests/exact/test_matmul.py",
+    ),
+    _one(
+        "bilinear weights of rows and columns swapped", "runtime/jit/kernels/resize.py",
+        "for a in row_weights for b in column_weights", "for b in row_weights for a in column_weights",
+        "tests/exact/test_resize.py",
+    ),
+)  # fmt: skip
+
+DERIVATION = (
+    _one(
+        "weights per input channel", f"{DERIVE}/conv.py",
+        "np.asarray(quant_of(w).scale, np.float64)\n", "np.asarray(quant_of(w).scale[::-1], np.float64)\n", SINGLE,
+    ),
+    _one(
+        "the weight's zero point added", f"{DERIVE}/conv.py",
+        "centred = w.astype(np.int64) - zp", "centred = w.astype(np.int64) + zp", SINGLE,
+    ),
+    _one(
+        "the input's zero point left out of the bias", f"{DERIVE}/conv.py",
+        "- scalar_zero_point(x) * column_sums + rounding", "+ rounding", SINGLE,
+    ),
+    _one(
+        "subtraction adds", f"{DERIVE}/eltwise.py",
+        "sign = -1.0 if isinstance(op, Sub) else 1.0", "sign = 1.0", "tests/differential/test_nets.py",
+        "tests/differential/test_select.py", "tests/test_golden.py",
+    ),
+    _one(
+        "a mean divides by the last axis alone", f"{DERIVE}/pool.py",
+        "count = math.prod(x.shape[a] for a in op.axes) if isinstance(op, ReduceMean) else 1",
+        "count = x.shape[op.axes[-1]] if isinstance(op, ReduceMean) else 1", SINGLE, "tests/test_golden.py",
+    ),
+    _one(
+        "relu's clamp at 0 instead of the zero point", f"{DERIVE}/params.py",
+        "return int(np.clip(np.rint(x / s) + zp, lo, hi))", "return int(np.clip(np.rint(x / s), lo, hi))",
+        SINGLE, "tests/differential/test_nets.py",
+    ),
+)  # fmt: skip
+
+BOTH = (
+    Mutant(
+        "form B without its half step, in reference and JIT",
+        (
+            Edit(
+                NUMERICS,
+                "scaled = narrow >> post if scheme is Scheme.FORM_A else round_shift_half_up(narrow, post)",
+                "scaled = narrow >> post",
+            ),
+            Edit(
+                JIT,
+                "scaled = e.b.ashr(product, post) if scheme is Scheme.FORM_A else round_shift_half_up(e, product, post)",
+                "scaled = e.b.ashr(product, post)",
+            ),
+        ),
+        (LAW,),
+    ),
+    Mutant(
+        "borders of a convolution hold 0, in reference and JIT",
+        (
+            Edit("runtime/reference/conv.py", "constant_values=op.pad_value)", "constant_values=0)"),
+            Edit("runtime/jit/kernels/conv.py", "rows, columns, op.pad_value)", "rows, columns, 0)"),
+        ),
+        (SINGLE,),
+    ),
+    Mutant(
+        "outside positions of an average count, in the derivation",
+        (Edit(f"{DERIVE}/pool.py", "op.counts().reshape(-1)", "np.full(op.counts().size, float(np.prod(op.kernel)))"),),
+        (SINGLE, "tests/differential/test_nets.py", "tests/differential/test_spatial.py"),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *DERIVATION, *BOTH)

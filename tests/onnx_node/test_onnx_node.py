@@ -1,0 +1,47 @@
+"""ONNX's own node tests: what hbc takes comes out right, and what it doesn't take of the promised operators is named here.
+
+`python -m tests.onnx_node` prints the counts; docs/onnx-node-tests.md holds them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime", reason="CPU segments and the reference need ONNX Runtime")
+
+from .cases import node_cases
+from .judge import FAILED, REFUSED, judge
+from .wrap import judge_wrapped
+
+CHUNKS = 16
+
+# Why a test of promised operators may be refused: what its model is about is not a promise.
+ALLOWED = {
+    r"element type STRING isn't taken": "the BPU and its tools know numbers alone",
+    r"element type BFLOAT16 isn't taken": "a float of the training side",
+    r"element type FLOAT8\w+ isn't taken": "floats of 8 bits are none of the BPU's types",
+    r"element type U?INT2 isn't taken": "integers of 2 bits are none of the BPU's types",
+    r"an input is no tensor": "sequences and optionals are no tensors",
+}
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_models_come_out_right_or_are_refused_with_reason(chunk: int) -> None:
+    cases = node_cases()[chunk::CHUNKS]
+    assert cases
+    verdicts = [(c, judge(c)) for c in cases]
+    assert [v for _, v in verdicts if v.outcome == FAILED] == []
+    refused = [v for c, v in verdicts if c.is_promised and v.outcome == REFUSED]
+    assert [v for v in refused if not any(re.match(kind, v.why) for kind in ALLOWED)] == []
+
+
+@pytest.mark.parametrize("arith", ["bpu", "onnx"])
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_quantised_forms_agree_with_onnx_runtime(chunk: int, arith: str) -> None:
+    verdicts = [judge_wrapped(c, arith) for c in node_cases()[chunk::CHUNKS]]
+    judged = [v for v in verdicts if v is not None]
+    assert len(judged) >= 10
+    assert [v for v in judged if v.outcome == FAILED] == []
