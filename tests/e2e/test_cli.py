@@ -276,7 +276,7 @@ INTERRUPTIBLE = """
 import pathlib, signal, sys, time
 import hbc.cli.run
 signal.signal(signal.SIGINT, signal.default_int_handler)
-hbc.cli.run.load_samples = lambda *_: (pathlib.Path("reading").touch(), time.sleep(60))
+hbc.cli.run.read_given = lambda *_: (pathlib.Path("reading").touch(), time.sleep(60))
 sys.exit(hbc.cli.main(sys.argv[1:]))
 """
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,9 @@ import onnx
 import pytest
 
 import hbc as compiler
+from hbc.ir.printer import print_module
+from hbc.options import CompileOptions
+from hbc.verify.ir_stage import module_after
 from hbc_runtime import hbm
 from tests.e2e.command import environment, hbc, on_terminal
 from tests.e2e.tiny import program, program_twin, qdq_model
@@ -33,6 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "broken.hbm").write_bytes(hbm.write(broken(compiler.compile(path / "m.onnx").program, 0)))
     x = np.random.default_rng(1).normal(0, 0.3, (1, 3, 8, 8)).astype(np.float32)
     np.savez(path / "samples.npz", in0__x=x, in1__x=-x)
+    (path / "m.hbir").write_text(
+        print_module(module_after(path / "m.onnx", CompileOptions(), "load")), encoding="utf-8"
+    )
     return path
 
 
@@ -106,6 +110,7 @@ def test_a_program_and_its_twin_are_equal_from_end_to_end(tmp_path: Path) -> Non
         (["m.onnx", "--preprocess", "colour=rgb"], 1, "did you mean 'color'?"),
         (["m.onnx", "--input", "none.npz"], 1, "there is no such file"),
         (["none.onnx"], 1, "none.onnx"),
+        (["m.hbir"], 1, "this is no sound ONNX model"),
         (["m.onnx", "--from", "float", "--float", "none.onnx"], 1, "none.onnx"),
     ],
 )
@@ -123,6 +128,12 @@ def test_what_cannot_be_says_why(
     assert "Traceback" not in captured.err
 
 
+def test_a_text_of_ir_has_stages_too(folder: Path) -> None:
+    done = hbc("verify", "m.hbir", "--from", "ir:load", "--to", "reference", cwd=folder)
+    assert done.status == 0
+    assert re.search(r"^.? +r1_quantized +conv2d ", done.out, re.MULTILINE)
+
+
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_the_table_fits_the_terminal(folder: Path, columns: int) -> None:
     status, seen = on_terminal(["verify", "m.onnx", "-i", "samples.npz"], folder, COLUMNS=str(columns), NO_COLOR="1")
@@ -135,17 +146,26 @@ def test_the_table_fits_the_terminal(folder: Path, columns: int) -> None:
     assert not any(line.strip() in {"QUANTUM", "antized"} for line in rows)  # no cell is folded
 
 
+# SIGINT as a terminal gives it: a shell's background job, perhaps this test, starts with it ignored.
+INTERRUPTIBLE = """
+import signal, sys
+import hbc.cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(hbc.cli.main(sys.argv[1:]))
+"""
+
+
 def test_an_interrupt_leaves_no_file(folder: Path, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "hbc", "verify", str(folder / "m.onnx"), "--samples", "100000", "--html", "r.html"]
-    with subprocess.Popen(
-        line, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        time.sleep(4)
-        assert process.poll() is None
-        os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
+    line = [sys.executable, "-c", INTERRUPTIBLE, "verify", str(folder / "m.onnx"), "-v", "--html", "r.html"]
+    line += ["--samples", "20000", "--json", "r.json", "--csv", "r.csv"]
+    with subprocess.Popen(line, cwd=tmp_path, env=environment(), stdout=-1, stderr=-1, text=True) as process:
+        assert process.stderr is not None
+        told = iter(process.stderr.readline, "")
+        assert any(word.strip() == "jit" for word in told)  # the comparison begins; it takes a minute
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
 
 

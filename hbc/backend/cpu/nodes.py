@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hbc.diagnostics import error
 
-from .probe import ProbeError, make_session
+from .probe import ProbeError, load_proto, make_session
 
 if TYPE_CHECKING:
     import onnx
@@ -38,10 +38,8 @@ class NodeRunner:
     """The nodes of one model, to be run one at a time with ONNX Runtime's optimiser off."""
 
     def __init__(self, model: Path) -> None:
-        import onnx
-
         self.path = model
-        self.proto = onnx.load(str(model))
+        self.proto = load_proto(model)
         graph = self.proto.graph
         self.constants = {t.name: t for t in graph.initializer}
         self.inputs = tuple(i.name for i in graph.input if i.name not in self.constants)

@@ -1,4 +1,4 @@
-"""A model run whole by ONNX Runtime, with a look at the tensors inside: what `hbc check` and `hbc verify` compare with."""
+"""A model run whole by ONNX Runtime, with a look at the tensors inside: what check and verify compare with."""
 
 from __future__ import annotations
 
@@ -64,6 +64,19 @@ def make_session(
         raise _refused("ONNX Runtime does not take this model", model, err) from err
 
 
+def load_proto(model: Path) -> Any:
+    """The file as a ModelProto, weights in other files too. Raises ProbeError where it holds none, OSError."""
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        return onnx.load(str(model))
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as err:
+        hint = "stages float, ort and ort-optimized need an ONNX file"
+        why = " ".join(str(err).split())[:200]
+        raise error(ProbeError, "this is no sound ONNX model", where=str(model), why=why, hint=hint) from err
+
+
 def inner_tensors(model: Path) -> list[str]:
     """The names of everything that the model's nodes compute, outputs among them, in order."""
     import onnx
@@ -76,7 +89,7 @@ def exposing(model: Path, names: Iterable[str]) -> bytes:
     """The model's bytes with `names` as further outputs; ProbeError where it is too large to be changed in memory."""
     import onnx
 
-    proto = onnx.load(str(model))
+    proto = load_proto(model)
     if proto.ByteSize() > TOO_LARGE:
         why = f"a protobuf message ends at {TOO_LARGE} bytes"
         raise error(

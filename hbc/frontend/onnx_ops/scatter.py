@@ -65,6 +65,7 @@ def scatter_elements(n: Node) -> Results:
     if indices is None or refused:
         return n.call(reason=refused)
     positions = _positions(n, x, indices, axis_of(n, x.type.rank, 0))
+    _require_updates(n, updates, indices.shape)
     return _placed(n, _flat(n, x), _flat(n, updates), positions, x.type.shape)
 
 
@@ -78,9 +79,16 @@ def scatter_nd(n: Node) -> Results:
     if indices is None or refused:
         return n.call(reason=refused)
     rows = _rows(n, x, indices, 0)
+    _require_updates(n, updates, (*indices.shape[:-1], *x.type.shape[depth:]))
     inner = math.prod(x.type.shape[depth:])
     into, written = reshaped(n, x, (count, inner)), reshaped(n, updates, (rows.size, inner))
     return _placed(n, into, written, rows, x.type.shape)
+
+
+def _require_updates(n: Node, updates: Value, shape: tuple[int, ...]) -> None:
+    if updates.type.shape != shape:
+        why = f"they have shape {list(updates.type.shape)}, what the indices name has {list(shape)}"
+        raise n.fail("the updates don't fit the indices", why=why, hint="export the model again")
 
 
 def _placed(n: Node, x: Value, updates: Value, rows: np.ndarray, shape: tuple[int, ...]) -> Value:
@@ -123,15 +131,12 @@ def _inside(n: Node, indices: np.ndarray, size: int, axis: int) -> np.ndarray:
 
 def _only_along(x: Value, indices: np.ndarray, axis: int) -> np.ndarray | None:
     """The indices along `axis`, where they are the same at every place of the other axes, all of which they span."""
-    if indices.size == 0 or any(
-        i != axis and s != d for i, (s, d) in enumerate(zip(indices.shape, x.type.shape, strict=True))
-    ):
+    shape, size = x.type.shape, x.type.shape[axis]
+    if indices.size == 0 or indices.shape != (*shape[:axis], *indices.shape[axis : axis + 1], *shape[axis + 1 :]):
         return None
     first = indices[tuple(slice(None) if i == axis else slice(1) for i in range(indices.ndim))]
-    size = x.type.shape[axis]
-    if not (
-        np.array_equal(np.broadcast_to(first, indices.shape), indices) and -size <= first.min() <= first.max() < size
-    ):
+    same = np.array_equal(np.broadcast_to(first, indices.shape), indices)
+    if not same or not -size <= first.min() <= first.max() < size:
         return None
     return np.where(first < 0, first + size, first).reshape(-1)
 
@@ -141,9 +146,9 @@ def _positions(n: Node, x: Value, indices: np.ndarray, axis: int) -> np.ndarray:
     shape = x.type.shape
     if indices.ndim != len(shape) or any(i != axis and s > shape[i] for i, s in enumerate(indices.shape)):
         raise n.fail("indices don't fit the input", why=f"shapes {list(indices.shape)} and {list(shape)}, axis {axis}")
-    seen = np.arange(x.type.elements).reshape(shape)
-    seen = seen[tuple(slice(None) if i == axis else slice(s) for i, s in enumerate(indices.shape))]
-    return np.take_along_axis(seen, _inside(n, indices, shape[axis], axis), axis).reshape(-1)
+    places = list(np.indices(indices.shape))
+    places[axis] = _inside(n, indices, shape[axis], axis)
+    return np.asarray(np.ravel_multi_index(places, shape)).reshape(-1)
 
 
 def _rows(n: Node, x: Value, indices: np.ndarray, batch: int) -> np.ndarray:

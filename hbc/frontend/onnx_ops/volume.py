@@ -1,7 +1,7 @@
 """Convolutions and pools of three spatial axes, as exact arrangements of 2-D ones: one rounding, as the 3-D op has.
 
 A convolution sums over the taps of its depth as it sums over channels: the planes that a window sees become channels
-of one image per output depth (decision 17).
+of one image per output depth (decision 12).
 
     x [N,C,D,H,W] → gather OD·KD planes → [N·OD, C·KD, H, W] → conv2d, weight [O, C/g·KD, KH, KW] → [N,O,OD,OH,OW]
 """
