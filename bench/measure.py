@@ -52,7 +52,7 @@ class Worker:
 
     def __init__(self, name: str, net: Net, threads: int) -> None:
         command = [sys.executable, "-m", "bench.worker", name, pickle.dumps(net).hex(), str(threads)]
-        self.process = subprocess.Popen(  # noqa: S603
+        self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
         self.ready = self.read()

@@ -52,7 +52,9 @@ class _Builder:
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
-    def conv(self, x: str, sizes: tuple[int, int], kernel: int, stride: int = 1, group: int = 1, gain: float = 2) -> str:
+    def conv(
+        self, x: str, sizes: tuple[int, int], kernel: int, stride: int = 1, group: int = 1, gain: float = 2
+    ) -> str:
         """A convolution with bias, `same` padding."""
         c, o = sizes
         fan = c // group * kernel * kernel
@@ -173,6 +175,4 @@ def _first(folder: Path, patterns: tuple[str, ...]) -> Path | None:
 def _input_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     graph = onnx.load(str(path), load_external_data=False).graph
     held = {t.name for t in graph.initializer}
-    return {
-        i.name: tuple(d.dim_value for d in i.type.tensor_type.shape.dim) for i in graph.input if i.name not in held
-    }
+    return {i.name: tuple(d.dim_value for d in i.type.tensor_type.shape.dim) for i in graph.input if i.name not in held}

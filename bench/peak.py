@@ -1,4 +1,4 @@
-"""The most int8 work a core can do: independent vpdpbusd in registers, as the roof that a network is measured against."""
+"""The most int8 work a core can do: independent vpdpbusd in registers, the roof that networks are measured against."""
 
 from __future__ import annotations
 
@@ -61,14 +61,15 @@ def _loop(intrinsic: str, lanes: int) -> str:
         f"  %b = load {bytes_}, ptr %q, align 1", f"  %c = load {acc}, ptr %p, align 1",
         "  br label %loop", "loop:", "  %i = phi i64 [0, %entry], [%next, %loop]",
     ]  # fmt: skip
-    for k in range(ACCUMULATORS):
-        lines.append(f"  %x0_{k} = phi {acc} [%c, %entry], [%x{UNROLL}_{k}, %loop]")
-    for u in range(UNROLL):
-        for k in range(ACCUMULATORS):
-            lines.append(f"  %x{u + 1}_{k} = call {acc} @{intrinsic}({acc} %x{u}_{k}, {bytes_} %a, {bytes_} %b)")
+    every = range(ACCUMULATORS)
+    lines += [f"  %x0_{k} = phi {acc} [%c, %entry], [%x{UNROLL}_{k}, %loop]" for k in every]
+    lines += [
+        f"  %x{u + 1}_{k} = call {acc} @{intrinsic}({acc} %x{u}_{k}, {bytes_} %a, {bytes_} %b)"
+        for u in range(UNROLL)
+        for k in every
+    ]
     lines += ["  %next = add i64 %i, 1", "  %more = icmp ult i64 %next, %n", "  br i1 %more, label %loop, label %done"]
     lines += ["done:", f"  %s0 = add {acc} %x{UNROLL}_0, %x{UNROLL}_0"]
-    for k in range(1, ACCUMULATORS):
-        lines.append(f"  %s{k} = add {acc} %s{k - 1}, %x{UNROLL}_{k}")
+    lines += [f"  %s{k} = add {acc} %s{k - 1}, %x{UNROLL}_{k}" for k in every[1:]]
     lines += [f"  store {acc} %s{ACCUMULATORS - 1}, ptr %p, align 1", "  ret void", "}"]
     return "\n".join(lines)

@@ -25,14 +25,13 @@ def machine() -> str:
 
 
 def table(contests: Sequence[Contest]) -> str:
-    """One line per network and number of threads, in Markdown: hbc's time, and how many times as long the others take."""
+    """One line per network and number of threads, in Markdown: hbc's time, and how many times as long others take."""
     others = [n for n in dict.fromkeys(n for c in contests for n in c.times) if n != OURS]
     head = ["network", "threads", "hbc, ms", *(f"× {n}" for n in others), "share of VNNI peak"]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for c in contests:
         cells = [c.net, str(c.threads), f"{1e3 * c.median(OURS):.3f}"]
-        for name in others:
-            cells.append("{1:.2f} ({0:.2f}–{2:.2f})".format(*c.ratio(name)) if name in c.times else "–")
+        cells += ["{1:.2f} ({0:.2f}–{2:.2f})".format(*c.ratio(n)) if n in c.times else "–" for n in others]
         cells.append("–" if c.peak_share is None else f"{100 * c.peak_share:.0f} %")
         lines.append("| " + " | ".join(cells) + " |")
     for threads in sorted({c.threads for c in contests}):

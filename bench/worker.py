@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 BURST = 5  # timed runs behind one untimed one, which brings the caches back
 
@@ -28,7 +29,7 @@ def main() -> None:
         return
     from bench.contenders import CONTENDERS
 
-    run = CONTENDERS[name](pickle.loads(blob), threads)  # noqa: S301 - written by our own parent
+    run = CONTENDERS[name](pickle.loads(blob), threads)
     run()
     say({"ready": time.perf_counter() - start, "resident_mb": resident_mb()})
     for _ in range(5):
@@ -56,8 +57,8 @@ def switches() -> int:
 
 def resident_mb() -> float:
     """Resident memory now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    statm = Path("/proc/self/statm").read_text(encoding="ascii")
+    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def say(what: dict[str, float]) -> None:

@@ -12,9 +12,10 @@ from hbc.ir import ops
 from hbc.ir.core import Module, Op, Value
 from hbc.ir.location import fuse
 from hbc.ir.ops.misc import Lut, SegmentLut
+from hbc.ir.ops.unary import ThresholdedRelu
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
-from hbc.ir.types import DType, TensorType
+from hbc.ir.types import DType
 from hbc_runtime import numerics
 
 from .base import Pass, Target
@@ -22,6 +23,7 @@ from .matching import activation_behind, real_constant
 from .segments import INPUTS, divide
 
 LONGEST = 64  # ops of an expression
+JUMPS = (*(ops.PLAIN_UNARY[name] for name in ("floor", "ceil", "round", "sign")), ThresholdedRelu, ops.Comparison)
 TOLERATED = {DType.I8: 2, DType.I16: 256}  # quanta that interpolation may be off: about a step of 8 bits
 
 
@@ -36,8 +38,9 @@ class LowerToLut(Pass):
 
     They may be a chain or any expression. i8 takes 256 entries (D7); i16 takes 64 segments of 64 entries with
     interpolation (D8), divided where the function bends, unless that would miss the function, as at many steps: then it
-    stays in reals. A clip that keeps the scale stays a clip of integers. For `--arith onnx` every step is rounded to
-    float32, as the ONNX operators are, and nothing is interpolated.
+    stays in reals. A clip that keeps the scale stays a clip of integers. An expression that jumps (floor, sign, a
+    comparison) is computed in float32, op by op, so that it jumps at the integer at which the ONNX operators do. For
+    `--arith onnx` every expression is, and nothing is interpolated.
     """
 
     name: ClassVar[str] = "lower-to-lut"
@@ -109,9 +112,14 @@ class _Expression:
             return None
         return _Expression(source, root, tuple(found), scalars)
 
+    @property
+    def jumps(self) -> bool:
+        """True where some op's result jumps, so that an operand a rounding off may be on the wrong side."""
+        return any(isinstance(o, JUMPS) or o.out.type.dtype is DType.BOOL for o in self.ops)
+
     def function(self, sem: Semantics) -> Callable[[np.ndarray], np.ndarray]:
-        """f in float64, or step by step in float32 for onnx."""
-        step = np.float32 if sem.is_onnx else np.float64
+        """f in float64, or op by op in float32: for onnx, and where it jumps."""
+        step = np.float32 if sem.is_onnx or self.jumps else np.float64
 
         def f(x: np.ndarray) -> np.ndarray:
             def rounded(a: np.ndarray) -> np.ndarray:
@@ -168,7 +176,7 @@ def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Seman
     if clip is not None and (source.type.dtype, source.type.quant) == (out.dtype, out.quant):
         return rw.op(ops.Clip, source, type=out, **clip.attrs)
     if source.type.dtype is DType.I8:
-        values = _table(expression.function(sem), np.arange(-128, 128), source.type, op, sem)
+        values = _table(expression, np.arange(-128, 128), op, sem)
         return rw.op(Lut, source, rw.op(ops.Const, value=values).out, type=out)
     if sem.is_onnx:
         return None  # interpolation is not what ONNX's operators do
@@ -193,7 +201,7 @@ def _multiply_instead(rw: Rewriter, op: ops.Div, divisor: np.ndarray) -> None:
 def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
     """Segments by curvature; None where interpolation would miss the function, as at too many steps."""
     source, out = expression.source, op.out.type
-    division = divide(_table(expression.function(sem), INPUTS, source.type, op, sem))
+    division = divide(_table(expression, INPUTS, op, sem))
     if division.worst > TOLERATED[out.dtype]:
         return None
     segments, table = (rw.op(ops.Const, value=a).out for a in (division.segments, division.table))
@@ -201,17 +209,17 @@ def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Sem
     return rw.op(SegmentLut, source, segments, table, type=out)
 
 
-def _table(
-    f: Callable[[np.ndarray], np.ndarray], index: np.ndarray, source: TensorType, op: ops.Quantize, sem: Semantics
-) -> np.ndarray:
+def _table(expression: _Expression, index: np.ndarray, op: ops.Quantize, sem: Semantics) -> np.ndarray:
     """The result's integers for the source's integers `index`."""
-    assert source.quant is not None
-    assert op.out.type.quant is not None
-    scale, zero = source.quant.scale[0], source.quant.zero_point[0]
-    s_out, zp = op.out.type.quant.scale[0], op.out.type.quant.zero_point[0]
+    source, out = expression.source.type.quant, op.out.type.quant
+    assert source is not None
+    assert out is not None
+    scale, zero = source.scale[0], source.zero_point[0]
+    s_out, zp = out.scale[0], out.zero_point[0]
+    f = expression.function(sem)
+    reals = numerics.dequantize(index, scale, zero).astype(np.float64)  # in float32, as ONNX's operators see them
     if sem.is_onnx:
-        y = f(numerics.dequantize(index, scale, zero).astype(np.float64)).astype(np.float32)
-        q = numerics.quantize(y, s_out, zp, sem.rounding, *op.limits)
+        q = numerics.quantize(f(reals).astype(np.float32), s_out, zp, sem.rounding, *op.limits)
     else:
-        q = numerics.lut_table(f, (index - zero) * scale, s_out, zp, *op.limits)
+        q = numerics.lut_table(f, reals if expression.jumps else (index - zero) * scale, s_out, zp, *op.limits)
     return q.astype(op.out.type.dtype.numpy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 IDENTIFIER = b"HBM1"
-VERSION = 1
+VERSION = 2
 DIGEST_SIZE = 32
 
 GIB = 1 << 30

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,13 +87,26 @@ def quanta(case: Case, arith: str, march: str = "nash-e", *, cpu: bool = False) 
     theirs = onnxruntime_outputs(model, case.feeds)
     ours = Session(program).run(case.feeds)
     slow = Session(program, engine="reference").run(case.feeds)
+    for name, got in ours.items():
+        np.testing.assert_array_equal(got, slow[name], err_msg=f"JIT and reference, {name}")
+    return distance(ours, theirs)
+
+
+def distance(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> int:
+    """The largest distance between two sets of outputs, in integers; shapes and dtypes must agree.
+
+    Reals count in millionths of the largest one (of 1 at least), for what sums them in another order.
+    """
     worst = 0
     for name, want in theirs.items():
         got = ours[name]
         assert (got.dtype, got.shape) == (want.dtype, want.shape), name
-        np.testing.assert_array_equal(got, slow[name], err_msg=f"JIT and reference, {name}")
-        apart = np.abs(got.astype(np.int64) - want.astype(np.int64))
-        worst = max(worst, int(apart.max(initial=0)))
+        if want.dtype.kind == "f":
+            assert np.isfinite(want).all(), "reals of a test are finite"
+            apart = np.abs(got.astype(np.float64) - want) / (1e-6 * max(1.0, float(np.abs(want).max(initial=0))))
+        else:
+            apart = np.abs(got.astype(np.int64) - want.astype(np.int64))
+        worst = max(worst, math.ceil(apart.max(initial=0)))
     return worst
 
 

@@ -292,3 +292,36 @@ def test_resize_linear(seed: int, shape: tuple[int, ...], act: Any, mode: str, a
         return c.op("Resize", d, "", c.const(scales), mode="linear", coordinate_transformation_mode=mode)
 
     assert quanta(one_op(build, by.ints(rng, *shape), by, by), arith, cpu=arith == "onnx") <= 2
+
+
+@pytest.mark.parametrize("arith", ARITHS)
+@pytest.mark.parametrize("last", [0, 1])
+def test_qlinear_average_of_boxes(last: int, arith: str) -> None:
+    """Microsoft's operator takes three axes, too."""
+    rng = np.random.default_rng(5)
+    by, to = scaled(rng, np.uint8), scaled(rng, np.uint8)
+    case = Case()
+    case.opsets["com.microsoft"] = 1
+    x = case.feed(by.ints(rng, *((2, 5, 6, 4, 3) if last else (2, 3, 5, 6, 4))))
+    operands = [case.const(v) for v in (np.float32(by.scale), by.zero, np.float32(to.scale), to.zero)]
+    attrs = {"kernel_shape": [2, 3, 2], "strides": [1, 2, 1], "channels_last": last}
+    case.op("QLinearAveragePool", x, *operands, out="y", domain="com.microsoft", **attrs)
+    case.output("y", dtype=np.uint8)
+    assert quanta(case, arith) <= 1
+
+
+@pytest.mark.parametrize("arith", ARITHS)
+def test_qlinear_conv_of_volumes_is_identical_in_onnx_arithmetic(arith: str) -> None:
+    """Integer sums and one float rounding on both sides: 0 under `onnx`, 1 under `bpu`."""
+    rng = np.random.default_rng(6)
+    by, to = scaled(rng, np.uint8), scaled(rng, np.uint8)
+    to = Scaled(by.scale * 4, to.zero)
+    case = Case()
+    x = case.feed(by.ints(rng, 2, 4, 5, 6, 4))
+    w = case.const(rng.integers(-127, 128, (6, 2, 3, 2, 2)).astype(np.int8))
+    parameters = (rng.uniform(0.001, 0.01, 6).astype(np.float32), np.zeros(6, np.int8), np.float32(to.scale), to.zero)
+    head = [x, case.const(np.float32(by.scale)), case.const(by.zero), w]
+    bias = case.const(rng.integers(-3000, 3000, 6).astype(np.int32))
+    case.op("QLinearConv", *head, *map(case.const, parameters), bias, out="y", group=2, pads=[1, 0, 1, 1, 1, 0])
+    case.output("y", dtype=np.uint8)
+    assert quanta(case, arith) <= int(arith == "bpu")

@@ -36,8 +36,8 @@ class Outcome:
 
 def copy_repository(target: Path) -> None:
     """Every file that version control knows or would take, as it is now."""
-    listing = subprocess.run(  # noqa: S603
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True,
     ).stdout  # fmt: skip
     for name in filter(None, listing.decode().split("\0")):
@@ -52,7 +52,7 @@ def run_pytest(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
     try:
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)  # noqa: S603
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired:
         return FAILED, f"FAILED did not come to an end in {LIMIT} s"
     return done.returncode, done.stdout + done.stderr

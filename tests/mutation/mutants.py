@@ -50,7 +50,8 @@ REFERENCE = (
         "return whole + np.where(np.abs(v - whole) >= 0.5, np.copysign(1.0, v), 0.0)", "return np.rint(v)", LAW,
     ),
     _one(
-        "a multiplier of 2^15 keeps its shift", NUMERICS, "    if mult == 1 << bits:\n", "    if mult > 1 << bits:\n", LAW
+        "a multiplier of 2^15 keeps its shift", NUMERICS,
+        "    if mult == 1 << bits:\n", "    if mult > 1 << bits:\n", LAW,
     ),
     _one("pre-shift one too small", NUMERICS, "useful.bit_length() - 15)", "useful.bit_length() - 16)", LAW),
     _one(
@@ -222,15 +223,11 @@ BOTH = (
     Mutant(
         "form B without its half step, in reference and JIT",
         (
-            Edit(
-                NUMERICS,
-                "scaled = narrow >> post if scheme is Scheme.FORM_A else round_shift_half_up(narrow, post)",
-                "scaled = narrow >> post",
-            ),
+            Edit(NUMERICS, "Scheme.FORM_A else round_shift_half_up(narrow, post)", "Scheme.FORM_A else narrow >> post"),
             Edit(
                 JIT,
-                "scaled = e.b.ashr(product, post) if scheme is Scheme.FORM_A else round_shift_half_up(e, product, post)",
-                "scaled = e.b.ashr(product, post)",
+                "Scheme.FORM_A else round_shift_half_up(e, product, post)",
+                "Scheme.FORM_A else e.b.ashr(product, post)",
             ),
         ),
         (LAW,),

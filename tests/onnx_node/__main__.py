@@ -20,6 +20,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "onnx-node-tests.md"
 OUTCOMES = (PASSED, DIFFERENT, REFUSED, FAILED)
 ARITHS = ("bpu", "onnx")
 
+WRITTEN = "Written by `python -m tests.onnx_node --write` with onnx {} and ONNX Runtime {}.\n"
+ABOUT = """Each test is a model of one operator or a few, with its inputs and expected outputs.
+
+hbc compiles it for nash-e, the NumPy engine runs it, and the outputs are compared as ONNX's own runner does: by the
+test's tolerance, types and shapes equal. Floats run in a CPU segment.
+"""
+DIFFERS = """*ONNX Runtime differs too*: the outputs are off, and ONNX Runtime, on the whole model, is off as
+well, or does not run it.
+"""
+QUANTISED = """The tests of one promised operator on finite float32 data again, with QuantizeLinear and DequantizeLinear
+(int8, symmetric) on operands and results: how many run on the BPU, and how many quanta the results are off ONNX
+Runtime's, unoptimised, on the same model.
+"""
+
 
 def judge_all(index: int) -> tuple[Verdict, tuple[Verdict | None, ...]]:
     """The verdict on test number `index` as it is, and on its quantised form in each arithmetic."""
@@ -36,23 +50,17 @@ def page(verdicts: list[tuple[Verdict, tuple[Verdict | None, ...]]]) -> str:
     return "\n".join(
         [
             "# ONNX's node tests\n",
-            f"Written by `python -m tests.onnx_node --write` with onnx {onnx.__version__} and ONNX Runtime "
-            f"{onnxruntime.__version__}.\n",
-            "Each test is a model of one operator or a few with its inputs and expected outputs. hbc compiles it for "
-            "nash-e, the NumPy engine runs it, and the outputs are compared as ONNX's own runner does (the test's "
-            "tolerance, types and shapes equal). Floats run in a CPU segment.\n",
+            WRITTEN.format(onnx.__version__, onnxruntime.__version__),
+            ABOUT,
             "## As they are\n",
             _counts((("every operator promised", promised), ("others", others))),
-            "*ONNX Runtime differs too*: the outputs are off, and ONNX Runtime, on the whole model, is off as well or "
-            "does not run it.\n",
+            DIFFERS,
             "Why tests of promised operators don't pass:\n",
             _reasons(v for _, v in promised),
             "Why the others don't:\n",
             _reasons(v for _, v in others),
             "## Quantised\n",
-            "The tests of one promised operator on finite float32 data again, with QuantizeLinear and DequantizeLinear "
-            "(int8, symmetric) on operands and results: how many run on the BPU, and how many quanta the results are "
-            "off ONNX Runtime's, unoptimised, on the same model.\n",
+            QUANTISED,
             _wrapped(wrapped),
             *_loosened(),
         ]

@@ -20,7 +20,8 @@ PROMISED = frozenset(
     Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Log Mish Neg
     Reciprocal Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh ThresholdedRelu
     Relu Clip PRelu LeakyRelu
-    MaxPool AveragePool GlobalMaxPool GlobalAveragePool ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ArgMax ArgMin
+    MaxPool AveragePool GlobalMaxPool GlobalAveragePool ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd
+    ArgMax ArgMin
     Softmax LogSoftmax LayerNormalization GroupNormalization InstanceNormalization RMSNormalization BatchNormalization
     Concat Split Slice Gather Pad Reshape Flatten Squeeze Unsqueeze Expand Tile Transpose DepthToSpace SpaceToDepth
     Resize Upsample GridSample Where Equal Greater GreaterOrEqual Less LessOrEqual Not And Or TopK CumSum

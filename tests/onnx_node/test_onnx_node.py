@@ -1,4 +1,4 @@
-"""ONNX's own node tests: what hbc takes comes out right, and what it doesn't take of the promised operators is named here.
+"""ONNX's own node tests: what hbc takes comes out right; what of the promised operators it doesn't is named here.
 
 `python -m tests.onnx_node` prints the counts; docs/onnx-node-tests.md holds them.
 """

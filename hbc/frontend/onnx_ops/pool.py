@@ -13,6 +13,8 @@ from .volume import average_volume, is_integral, max_volume
 from .window import Window, read_window
 
 RANKS = {3, 4, 5}  # [N,C] and one to three spatial axes
+UNEVEN = "its boxes hold different numbers of positions along more than one axis, as pads that don't count make it"
+UNEVEN_HINT = "pad in an op of its own, or count the pads (count_include_pad)"
 
 
 @onnx_op("MaxPool")
@@ -43,18 +45,24 @@ def average_pool(n: Node) -> Results:
 def _average_volume(n: Node, x: Value) -> Results:
     if not is_integral(x):
         return n.call(reason="a 3-D average of reals", hint="quantise its operand and its result")
+    y = _boxes(n, x)
+    return n.call(reason=UNEVEN, hint=UNEVEN_HINT) if y is None else y
+
+
+def _boxes(n: Node, x: Value) -> Value | None:
     w = read_window(n, x.type.shape[2:], None)
     counts = _counts(n, x.type.shape[2:], w)
-    y = average_volume(n, x, w, counts, include_pad=bool(n.integer("count_include_pad")))
-    if y is not None:
-        return y
-    reason = f"its boxes hold different numbers of positions along more than one axis (pads {list(w.pads)})"
-    return n.call(reason=reason, hint="pad in an op of its own, or count the pads (count_include_pad)")
+    return average_volume(n, x, w, counts, include_pad=bool(n.integer("count_include_pad")))
 
 
 def average(n: Node, x: Value) -> Value:
     """avg_pool of a real operand by the attributes of an AveragePool node."""
-    return pooled(n, AvgPool, x, count_include_pad=bool(n.integer("count_include_pad")))
+    if x.type.rank < 5:
+        return pooled(n, AvgPool, x, count_include_pad=bool(n.integer("count_include_pad")))
+    y = _boxes(n, x)
+    if y is None:
+        raise n.fail("this 3-D average isn't taken", why=UNEVEN, hint=UNEVEN_HINT)
+    return y
 
 
 def pooled(n: Node, cls: type[Pool], x: Value, **attrs: object) -> Value:

@@ -95,8 +95,8 @@ def qlinear_average(n: Node) -> Results:
     """x, x_scale, x_zp, y_scale, y_zp; with `channels_last` x is [N,H,W,C]."""
     x = _real(n)
     rank, last = x.type.rank, bool(n.integer("channels_last"))
-    if rank not in {3, 4}:
-        raise n.fail(f"the input has rank {rank}", why="pools take one or two spatial axes")
+    if rank not in RANKS:
+        raise n.fail(f"the input has rank {rank}", why="pools take one to three spatial axes")
     if last:
         x = n.op(Transpose, x, perm=(0, rank - 1, *range(1, rank - 1)))
     y = average(n, x) if n.op_type == "QLinearAveragePool" else whole_average(n, x)

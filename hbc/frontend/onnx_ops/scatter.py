@@ -146,8 +146,8 @@ def _positions(n: Node, x: Value, indices: np.ndarray, axis: int) -> np.ndarray:
     shape = x.type.shape
     if indices.ndim != len(shape) or any(i != axis and s > shape[i] for i, s in enumerate(indices.shape)):
         raise n.fail("indices don't fit the input", why=f"shapes {list(indices.shape)} and {list(shape)}, axis {axis}")
-    places = list(np.indices(indices.shape))
-    places[axis] = _inside(n, indices, shape[axis], axis)
+    counted: np.ndarray = _inside(n, indices, shape[axis], axis)
+    places = [counted if i == axis else p for i, p in enumerate(np.indices(indices.shape))]
     return np.asarray(np.ravel_multi_index(places, shape)).reshape(-1)
 
 
