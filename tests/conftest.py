@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ["HBC_CACHE"] = "off"  # machine code is made anew: a test must not run what an earlier one left behind
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

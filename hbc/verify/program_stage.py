@@ -125,7 +125,7 @@ class JitStage:
                 place = self.at.get(index)
                 if place is not None and place.name in left:
                     left.discard(place.name)
-                    found[place.name] = memory.view(index).copy()
+                    found[place.name] = memory.read(index)
         return found
 
     def walk(self, sample: Sample, given: Given) -> Iterator[Step]:
@@ -138,8 +138,8 @@ class JitStage:
                 place = self.at.get(index)
                 if place is None:
                     continue
-                total = plain.view(index).copy()
-                yield Step(place, total, fed.view(index).copy())
+                total = plain.read(index)
+                yield Step(place, total, fed.read(index))
                 want = given(place, total)
                 if want is not None:
                     fed.store(index, want)
@@ -154,7 +154,7 @@ class JitStage:
         outputs = [np.zeros((0,) if DYNAMIC in o.shape else o.shape, o.dtype.numpy) for o in self.model.outputs]
         arena = aligned(self.model.arena_size)
         arena[:] = 0
-        return _Memory(self.model, arena, self._constants, inputs, outputs)
+        return _Memory(self.model, arena, self._constants, inputs, outputs, self._jit.flipped)
 
     def _run(self, number: int, segment: Segment, memory: _Memory) -> None:
         if isinstance(segment, BpuSegment):
@@ -175,6 +175,12 @@ class _Memory:
     constants: Array
     inputs: Sequence[Array]
     outputs: list[Array]
+    flipped: frozenset[int]  # tensors that lie in the arena as q + 128
+
+    def read(self, index: int) -> Array:
+        """A copy of a tensor's integers."""
+        y = self.view(index)
+        return y ^ np.int8(-128) if index in self.flipped else y.copy()
 
     def view(self, index: int) -> Array:
         """A tensor where it lies."""
@@ -191,7 +197,7 @@ class _Memory:
         if t.is_dynamic:
             self.outputs[t.index] = y
         else:
-            self.view(index)[...] = y
+            self.view(index)[...] = y ^ np.int8(-128) if index in self.flipped else y
 
 
 def _address(array: Array) -> int:

@@ -11,6 +11,7 @@ from llvmlite import ir
 from ..program import Tensor
 from .emitter import element, i64
 from .loops import coordinates, elementwise, rows, span
+from .offset import load_q, store_q
 from .registry import KernelBuilder, Operands, operand
 
 Combine = Callable[..., ir.Value]  # one value per operand, of equal lanes, to the result's integers
@@ -44,32 +45,34 @@ def broadcasting(k: KernelBuilder, ins: Operands, out: Tensor, combine: Combine)
     Integers that it gives are extended or cut to the result's dtype.
     """
     tensors = [operand(ins, i) for i in range(len(ins))]
-    types = [element(t.dtype) for t in tensors]
     runs = merge_axes([t.shape for t in tensors], out.shape)
     lanes = 2 * k.host.lanes
     *outer, last = runs
 
+    def read(j: int, at: ir.Value | int, n: int) -> ir.Value:
+        return load_q(k, tensors[j], k.ins[j], at, n)
+
     def emit(starts: Sequence[ir.Value | int], scalars: Sequence[ir.Value | None], first: ir.Value | int) -> Body:
         def body(i: ir.Value, n: int) -> None:
             values = [
-                k.splat(one, n) if one is not None else k.load(k.ins[j], k.b.add(i64(starts[j]), i), types[j], n)
+                k.splat(one, n) if one is not None else read(j, k.b.add(i64(starts[j]), i), n)
                 for j, one in enumerate(scalars)
             ]
             y = combine(*values)
             y = y if out.dtype.is_float else k.resize(y, element(out.dtype))
-            k.store(y, k.outs[0], k.b.add(i64(first), i))
+            store_q(k, out, y, k.outs[0], k.b.add(i64(first), i))
 
         return body
 
     def row(r: ir.Value) -> None:
         starts = _starts(k, r, runs)
-        scalars = [None if move else k.load(k.ins[j], starts[j], types[j]) for j, move in enumerate(last.moves)]
+        scalars = [None if move else read(j, starts[j], 1) for j, move in enumerate(last.moves)]
         span(k, 0, last.size, lanes, emit(starts, scalars, k.b.mul(r, i64(last.size))))
 
     if outer:
         rows(k, math.prod(run.size for run in outer), row)
         return
-    scalars = [None if move else k.load(k.ins[j], 0, types[j]) for j, move in enumerate(last.moves)]
+    scalars = [None if move else read(j, 0, 1) for j, move in enumerate(last.moves)]
     elementwise(k, out.elements, lanes, emit((0,) * len(tensors), scalars, 0))
 
 

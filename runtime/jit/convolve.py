@@ -79,6 +79,7 @@ class Convolution:
     x: DType
     out: DType
     addend: DType | None
+    flip: bool = False  # x is stored as q + 128
 
 
 def convolve(k: KernelBuilder, c: Convolution, at: Operands, pack: Any = None) -> None:
@@ -143,7 +144,7 @@ def run_length(total: int, pixel: int, tile: int) -> int:
 def _panel_copy(c: Convolution) -> Copy:
     w = c.window
     to = I32 if c.plan.shape.wide else I16
-    return Copy(c.x, to, w.zero_point, w.fill, w.channels, w.channels // w.group)
+    return Copy(c.x, to, w.zero_point, w.fill, w.channels, w.channels // w.group, flip=c.flip)
 
 
 class _Panels:
@@ -282,7 +283,7 @@ def _depthwise_copy(c: Convolution) -> Copy:
     to = element(c.x)
     if w.zero_point:  # the difference needs a wider type
         to = I16 if c.x is DType.I8 else I32
-    return Copy(c.x, to, w.zero_point, w.fill, w.channels, w.channels, w.outputs // w.channels)
+    return Copy(c.x, to, w.zero_point, w.fill, w.channels, w.channels, w.outputs // w.channels, flip=c.flip)
 
 
 def _reads_in_place(c: Convolution, line: Line) -> bool:
@@ -291,7 +292,7 @@ def _reads_in_place(c: Convolution, line: Line) -> bool:
     whole = line.first == 0 and line.count == line.pixels == w.columns.size and w.columns.stuffing == 1
     last = (w.rows.out - 1) * w.rows.stride + (w.rows.kernel - 1) * w.rows.dilation
     inside = w.rows.pad == 0 and w.rows.stuffing == 1 and last < w.rows.size
-    return whole and inside and w.outputs == w.channels and w.zero_point == 0
+    return whole and inside and w.outputs == w.channels and w.zero_point == 0 and not c.flip
 
 
 def _pairs_up(shape: TileShape, host: Host) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,16 @@ from llvmlite import ir
 
 from ..isa import Requantizing, Scheme
 from ..numerics import I32_MAX
+from ..program import Tensor
 from ..types import DType
 from . import numerics
-from .emitter import F32, I32, I64, PTR, Emitter, element, i64, vector
+from .emitter import F32, I32, I64, PTR, Emitter, element, i64, lanes_of, scalar_of, vector
+from .offset import is_offset
 from .registry import Constants
 from .tiles import TileShape
 
 Array = npt.NDArray[Any]
+LoadRow = Callable[..., ir.Value]  # (row, scalar = I32) → a vector of parameters
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,16 @@ class Finish:
     addend_zero_point: int = 0
 
     @staticmethod
-    def of(op: Requantizing, out: DType, addend: DType | None = None, addend_zero_point: int = 0) -> Finish:
-        """The finish of an instruction."""
-        return Finish(op.scheme, op.zero_point, op.clamp_min, op.clamp_max, out, addend, addend_zero_point)
+    def of(op: Requantizing, out: Tensor, addend: Tensor | None = None, addend_zero_point: int = 0) -> Finish:
+        """The finish of an instruction. Tensors stored as q + 128 count as u8 with a zero point 128 larger."""
+        up = 128 if is_offset(out) else 0
+        dtype = DType.U8 if up else out.dtype
+        own = op.scheme, op.zero_point + up, op.clamp_min + up, op.clamp_max + up, dtype
+        if addend is None:
+            return Finish(*own)
+        if is_offset(addend):
+            return Finish(*own, DType.U8, addend_zero_point + 128)
+        return Finish(*own, addend.dtype, addend_zero_point)
 
     @property
     def rows(self) -> int:
@@ -104,7 +115,7 @@ def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
         for v, start in enumerate(starts):
             at = e.b.add(row, start)
             acc = e.load(tile, e.b.add(words, i64(v * shape.lanes)), shape.accumulator, shape.lanes)
-            y = _result(e, shape, what, acc, _Rows(e, shape, parameters, v), addend, at)
+            y = result_of(e, what, acc, _Rows(e, shape, parameters, v).load, addend, at, shape.used)
             e.store_first(e.resize(y, element(what.out)), shape.used, out, at)
 
 
@@ -123,30 +134,32 @@ class _Rows:
         )
 
 
-def _result(
-    e: Emitter, shape: TileShape, what: Finish, acc: ir.Value, rows: _Rows, addend: ir.Value, at: ir.Value
+def result_of(
+    e: Emitter, what: Finish, acc: ir.Value, row: LoadRow, addend: ir.Value, at: ir.Value, used: int
 ) -> ir.Value:
-    """The i32 result of one vector of accumulators."""
+    """The i32 result of one vector of accumulators; `row(i)` loads its parameters, `used` lanes hold channels."""
+    lanes = lanes_of(acc)
     if what.addend is not None:
-        q = e.load_first(addend, at, element(what.addend), shape.lanes, shape.used)
+        q = e.load_first(addend, at, element(what.addend), lanes, used)
+        if not what.addend.is_signed:
+            q = e.resize(q, I32, signed=False)
         if what.scheme is Scheme.FLOAT:
-            return _float_sum(e, what, acc, rows, q)
-        term = numerics.addend_to_accumulator(
-            e, q, what.addend_zero_point, rows.load(3), rows.load(4), narrow=not shape.wide
-        )
+            return _float_sum(e, what, acc, row, q)
+        narrow = scalar_of(acc) == I32
+        term = numerics.addend_to_accumulator(e, q, what.addend_zero_point, row(3), row(4), narrow=narrow)
         acc = e.b.add(acc, term)
     mult = pre = post = None
     if what.scheme is Scheme.FLOAT:
-        mult = rows.load(0, F32)
+        mult = row(0, F32)
     elif what.scheme is not Scheme.NONE:
-        mult, pre, post = (rows.load(row) for row in range(3))
+        mult, pre, post = row(0), row(1), row(2)
     return numerics.requantize(e, acc, what.scheme, mult, pre, post, what.zero_point, what.lo, what.hi)
 
 
-def _float_sum(e: Emitter, what: Finish, acc: ir.Value, rows: _Rows, q: ir.Value) -> ir.Value:
+def _float_sum(e: Emitter, what: Finish, acc: ir.Value, row: LoadRow, q: ir.Value) -> ir.Value:
     """nearbyint(f32(acc)·mult + f32(addend − zp)·addend_mult) + zero_point, each step rounded to float32."""
-    floats = vector(F32, rows.shape.lanes)
-    main = e.b.fmul(e.b.sitofp(numerics.saturate_i32(e, acc), floats), rows.load(0, F32))
+    floats = vector(F32, lanes_of(acc))
+    main = e.b.fmul(e.b.sitofp(numerics.saturate_i32(e, acc), floats), row(0, F32))
     centred = numerics.centred(e, e.resize(q, I32), what.addend_zero_point)
-    term = e.b.fmul(e.b.sitofp(centred, floats), rows.load(1, F32))
+    term = e.b.fmul(e.b.sitofp(centred, floats), row(1, F32))
     return numerics.nearbyint_f32(e, e.b.fadd(main, term), what.zero_point, what.lo, what.hi)

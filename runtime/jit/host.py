@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import os
 import threading
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
 _lock = threading.Lock()
+
+
+class Dot(enum.IntEnum):
+    """What multiplies four pairs of bytes and adds the products to an i32 lane, in one instruction."""
+
+    NONE = 0
+    U8S8 = 1  # x86 vpdpbusd, AArch64 usdot: the left bytes are unsigned
+    S8S8 = 2  # AArch64 sdot
 
 
 @dataclass(frozen=True)
@@ -21,27 +31,75 @@ class Host:
     lanes: int  # i32 elements of one native vector register
     registers: int  # how many vector registers there are
     x86: bool  # x86 instructions may be asked for by name
+    dot: Dot = Dot.NONE
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction set that kernels are written for; `needs` are LLVM's names of the features it takes."""
+
+    name: str
+    arch: str  # how the triple begins
+    needs: tuple[str, ...]
+    lanes: int
+    registers: int
+    dot: Dot
+    cpu: str  # the plainest CPU that has it, for when it is asked for by name
+
+
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+ISAS = (  # the best first
+    Isa("avx512vnni", "x86_64", (*_AVX512, "avx512vnni"), 16, 32, Dot.U8S8, "icelake-server"),
+    Isa("avx512", "x86_64", _AVX512, 16, 32, Dot.NONE, "skylake-avx512"),
+    Isa("avxvnni", "x86_64", ("avx2", "avxvnni"), 8, 16, Dot.U8S8, "alderlake"),
+    Isa("avx2", "x86_64", ("avx2",), 8, 16, Dot.NONE, "x86-64-v3"),
+    Isa("sse2", "x86_64", (), 4, 16, Dot.NONE, "x86-64"),
+    Isa("dotprod", "aarch64", ("dotprod",), 4, 32, Dot.S8S8, "neoverse-n1"),
+    Isa("neon", "aarch64", (), 4, 32, Dot.NONE, "generic"),
+)
+VARIABLE = "HBC_ISA"  # an environment variable that picks one of ISAS by name
+
+
+def host() -> Host:
+    """The machine that code is made for: this one, with the best instruction set it has, or the one in HBC_ISA.
+
+    Initialises LLVM on first use. Thread-safe. ValueError where HBC_ISA names none that this machine can run.
+    """
+    return _host(os.environ.get(VARIABLE, ""))
 
 
 @functools.cache
-def host() -> Host:
-    """The host, looked up once; initialises LLVM. Thread-safe."""
+def _host(wanted: str) -> Host:
+    able = runnable()
+    triple, enabled = llvm.get_process_triple(), llvm.get_host_cpu_features()
+    if wanted:
+        chosen = next((i for i in able if i.name == wanted), None)
+        if chosen is None:
+            known = ", ".join(i.name for i in able) or "none"
+            msg = f"{VARIABLE} is {wanted!r}; this machine runs {known}"
+            raise ValueError(msg)
+        return for_isa(chosen, triple)
+    if not able:  # another architecture: what LLVM makes of plain vectors
+        return Host(triple, llvm.get_host_cpu_name(), enabled.flatten(), 4, 16, x86=False)
+    best = able[0]
+    return Host(
+        triple, llvm.get_host_cpu_name(), enabled.flatten(), best.lanes, best.registers, best.arch == "x86_64", best.dot
+    )
+
+
+def runnable() -> list[Isa]:
+    """The instruction sets that this machine has, the best first; none on an architecture that hbc doesn't know."""
     with _lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         triple, enabled = llvm.get_process_triple(), llvm.get_host_cpu_features()
-        lanes, registers = _vectors(triple, enabled)
-        x86 = triple.startswith(("x86_64", "amd64"))
-        return Host(triple, llvm.get_host_cpu_name(), enabled.flatten(), lanes, registers, x86)
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
+    return [i for i in ISAS if i.arch == arch and all(enabled.get(f) for f in i.needs)]
 
 
-def _vectors(triple: str, enabled: dict[str, bool]) -> tuple[int, int]:
-    """(i32 lanes, registers): AVX-512 with byte and word instructions, AVX2, or 128-bit SSE and NEON."""
-    if all(enabled.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
-        return 16, 32
-    if enabled.get("avx2"):
-        return 8, 16
-    return (4, 32) if triple.startswith(("aarch64", "arm64")) else (4, 16)
+def for_isa(isa: Isa, triple: str) -> Host:
+    """A machine that has this instruction set and nothing better; also one that is not this machine."""
+    return Host(triple, isa.cpu, "", isa.lanes, isa.registers, isa.arch == "x86_64", isa.dot)
 
 
 def target_machine(machine: Host) -> llvm.TargetMachine:

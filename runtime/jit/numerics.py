@@ -122,6 +122,40 @@ def quantize(
     return e.b.fptosi(clip_float(e, r, lo, hi), vector(I64, lanes_of(x)))
 
 
+def quantize_bytes(
+    e: Emitter, x: ir.Value, scale: tuple[ir.Value, ir.Value], zero_point: ir.Value, lo: int, hi: int
+) -> ir.Value:
+    """`quantize` by HALF_EVEN_F32 to a range of at most 256 integers, as i32; `scale` is (scale, 1/scale in float32).
+
+    A division takes many times as long as a multiplication, and only the rounded quotient matters: the product
+    y = x · (1/s) is off the float32 quotient by less than |y| · 2^-21 + 2^-20. Both round to one integer unless a tie
+    is as near as that; then, and for infinities and NaN, the whole vector is divided. |zero_point| < 2^30.
+    """
+    s, inverse = scale
+    lanes = lanes_of(x)
+    v = nan_to_zero(e, x)
+    y = e.b.fmul(v, inverse)
+    r = e.overloaded("llvm.nearbyint", y)
+    apart = e.overloaded("llvm.fabs", e.b.fsub(y, r))
+    margin = e.b.fmul(e.overloaded("llvm.fabs", y), const(y.type, 2.0**-21))
+    sure = e.b.fcmp_ordered("<", apart, e.b.fsub(const(y.type, 0.5 - 2.0**-20), margin))
+    bits = ir.IntType(lanes)
+    all_sure = e.b.icmp_unsigned("==", e.b.bitcast(sure, bits), ir.Constant(bits, (1 << lanes) - 1))
+    before = e.b.block
+    divided, joined = e.b.append_basic_block("divide"), e.b.append_basic_block("rounded")
+    e.b.cbranch(all_sure, joined, divided)
+    e.b.position_at_end(divided)
+    exact = e.overloaded("llvm.nearbyint", e.b.fdiv(v, s))
+    e.b.branch(joined)
+    e.b.position_at_end(joined)
+    whole = e.b.phi(y.type)
+    whole.add_incoming(r, before)
+    whole.add_incoming(exact, divided)
+    far = clip_float(e, whole, -(2.0**30), 2.0**30)  # still saturates after the zero point
+    q = e.b.add(e.b.fptosi(far, vector(I32, lanes)), zero_point)
+    return saturate(e, q, lo, hi)
+
+
 def dequantize(e: Emitter, q: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
     """NUMERICS 2: float32(q − zero_point) · scale, in float32. `q` and `zero_point` are signed integers.
 

@@ -110,7 +110,7 @@ _UNKEYED = {"inputs", "outputs", "loc"}
 def kernel_key(op: Instruction, ins: Sequence[Tensor | None], outs: Sequence[Tensor], variant: Hashable) -> Hashable:
     """Instructions with equal keys share one kernel."""
     attributes = tuple((f.name, getattr(op, f.name)) for f in fields(op) if f.name not in _UNKEYED)
-    shapes = tuple(None if t is None else (t.shape, t.dtype) for t in (*ins, *outs))
+    shapes = tuple(None if t is None else (t.shape, t.dtype, type(t)) for t in (*ins, *outs))
     return op.opcode, attributes, shapes, variant
 
 

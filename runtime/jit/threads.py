@@ -12,16 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import TooManyThreads
-from ..program import ALIGN
+from .code import aligned
 
 Task = Callable[[int], None]
-
-
-def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Uninitialised bytes whose address is a multiple of ALIGN."""
-    raw = np.empty(nbytes + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start : start + nbytes]
 
 
 class Workspaces:

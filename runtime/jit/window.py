@@ -106,6 +106,7 @@ class Copy:
     pitch: int
     taken: int
     repeat: int = 1
+    flip: bool = False  # the top bit of bytes, on their way: q + 128 from q, or back; `fill` is what is to stand there
 
     @property
     def pixel(self) -> int:
@@ -114,15 +115,22 @@ class Copy:
 
 
 def gather_rows(
-    k: KernelBuilder, window: Window, copy: Copy, image: ir.Value, row: ir.Value, scratch: ir.Value
+    k: KernelBuilder,
+    window: Window,
+    copy: Copy,
+    image: ir.Value,
+    row: ir.Value,
+    scratch: ir.Value,
+    taps: int | None = None,
 ) -> None:
     """Copy the kernel's rows for output row `row` to `scratch`, one `Line` after another.
 
-    `image` is the address of the first channel wanted of the batch entry's first pixel.
+    `image` is the address of the first channel wanted of the batch entry's first pixel. `taps` is how many rows, where
+    not the kernel's: with more of them, the output rows that follow find theirs too.
     """
     axis, line = window.rows, Line.of(window.columns)
     row_bytes = line.pixels * copy.pixel * size_of(copy.to)
-    with k.loop(0, axis.kernel) as tap:
+    with k.loop(0, axis.kernel if taps is None else taps) as tap:
         virtual = k.b.add(k.b.mul(row, i64(axis.stride)), k.b.mul(tap, i64(axis.dilation)))
         virtual = k.b.sub(virtual, i64(axis.pad))
         at = k.b.sdiv(virtual, i64(axis.stuffing))
@@ -184,7 +192,7 @@ def _copy_run(e: Emitter, copy: Copy) -> ir.Function:
         to, source, count = f.args
         span(f, 0, count, _lanes(f, copy), lambda i, lanes: f.store(_read(f, copy, source, i, lanes), to, i))
 
-    return e.helper(("copy_run", copy.source, str(copy.to), copy.zero_point), [PTR, PTR, I64], emit)
+    return e.helper(("copy_run", copy.source, str(copy.to), copy.zero_point, copy.flip), [PTR, PTR, I64], emit)
 
 
 def _copy_apart(e: Emitter, copy: Copy) -> ir.Function:
@@ -197,7 +205,7 @@ def _copy_apart(e: Emitter, copy: Copy) -> ir.Function:
             b = f.at(to, f.b.mul(pixel, scratch_step), size_of(copy.to))
             _copy_pixel(f, copy, a, b)
 
-    key = ("copy_apart", copy.source, str(copy.to), copy.zero_point, copy.taken, copy.repeat)
+    key = ("copy_apart", copy.source, str(copy.to), copy.zero_point, copy.taken, copy.repeat, copy.flip)
     return e.helper(key, [PTR, PTR, I64, I64, I64], emit)
 
 
@@ -213,7 +221,10 @@ def _copy_pixel(e: Emitter, copy: Copy, source: ir.Value, to: ir.Value) -> None:
 
 
 def _read(e: Emitter, copy: Copy, source: ir.Value, i: ir.Value, lanes: int) -> ir.Value:
-    value = e.resize(e.load(source, i, element(copy.source), lanes), copy.to)
+    stored = e.load(source, i, element(copy.source), lanes)
+    if copy.flip:
+        stored = e.b.xor(stored, const(stored.type, -128))
+    value = e.resize(stored, copy.to)
     return value if copy.zero_point == 0 else e.b.sub(value, const(value.type, copy.zero_point))
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hbc_runtime import reference
-from hbc_runtime.isa import Instruction
+from hbc_runtime.isa import Instruction, Lut
 from hbc_runtime.jit import engine
-from hbc_runtime.jit.host import Host, host
+from hbc_runtime.jit.host import Dot, Host, for_isa, host, runnable
 from hbc_runtime.program import ALIGN, BpuSegment, Constants, Model, Storage, Tensor
 from hbc_runtime.types import DType
 
@@ -62,12 +62,55 @@ def run_together(
         ins, outs = case.tensors(op.inputs), [case.model.tensors[i] for i in op.outputs]
         op.check(ins, outs)
         expected.append(reference.execute(op, job.operands, outs))
-    for number, count in enumerate(threads):
-        results = run_jit(case, count, (0xA5, 0x5A)[number % 2], machine)
+    runs = [(case, count) for count in threads]
+    inner = among_others(case)
+    if inner is not None:
+        runs.append((inner, threads[-1]))
+    for number, (one, count) in enumerate(runs):
+        results = run_jit(one, count, (0xA5, 0x5A)[number % 2], machine)
         for op, want in zip(case.ops, expected, strict=True):
             for i, values in zip(op.outputs, want, strict=True):
                 np.testing.assert_array_equal(results[i], values, err_msg=f"{op} with {count} threads")
     return expected
+
+
+def among_others(case: Case) -> Case | None:
+    """The case as in the middle of a network; None where that makes no difference.
+
+    Every i8 tensor of the arena that an instruction reads is made by another one, and every i8 result is read by one
+    (tables that change nothing), so that the JIT may store them in a form of its own. The results' indices stay.
+    """
+    tensors, arena = list(case.model.tensors), case.model.arena_size
+    blob = bytearray(case.model.constants.data)
+    table = len(tensors)
+    tensors.append(Tensor("same", (256,), DType.I8, Storage.CONSTANT, len(blob)))
+    blob.extend(np.arange(-128, 128, dtype=np.int8).tobytes())
+    before, middle, after = [], [], []
+    inner: dict[int, int] = {}
+
+    def within(i: int) -> int:
+        nonlocal arena
+        if i < 0 or tensors[i].dtype is not DType.I8 or tensors[i].storage is not Storage.ARENA:
+            return i
+        if i not in inner:
+            inner[i] = len(tensors)
+            tensors.append(replace(tensors[i], name=f"inner{i}", offset=arena))
+            arena = -(-(arena + tensors[i].nbytes + GUARD) // ALIGN) * ALIGN
+        return inner[i]
+
+    for op in case.ops:
+        inputs, outputs = tuple(map(within, op.inputs)), tuple(map(within, op.outputs))
+        before += [Lut(inputs=(i, table), outputs=(j,)) for i, j in zip(op.inputs, inputs, strict=True) if i != j]
+        middle.append(replace(op, inputs=inputs, outputs=outputs))
+        after += [Lut(inputs=(j, table), outputs=(i,)) for i, j in zip(op.outputs, outputs, strict=True) if i != j]
+    if not inner:
+        return None
+    steps = (*dict.fromkeys(before), *middle, *after)
+    constants = Constants(memoryview(bytes(blob)))
+    model = replace(
+        case.model, tensors=tuple(tensors), segments=(BpuSegment("s", steps),), arena_size=arena, constants=constants
+    )
+    return Case(steps, model, case.values)
 
 
 @dataclass(frozen=True)
@@ -118,18 +161,16 @@ def layout(jobs: Sequence[Job]) -> Case:
     return Case(tuple(ops), model, values)
 
 
-def machines() -> list[Host]:
-    """This CPU, and lesser ones whose code it runs: shorter vectors, fewer registers, no x86 instructions by name."""
+def machines() -> dict[str, Host]:
+    """This CPU, every instruction set that it has besides its best, and plain vectors without instructions by name."""
     native = host()
-    lesser = [replace(native, lanes=4, registers=32, x86=False)]
-    if native.x86:
-        lesser.append(replace(native, cpu="x86-64", features="", lanes=4, registers=16))
-    if native.x86 and native.lanes > 8:
-        lesser.append(replace(native, cpu="haswell", features="", lanes=8, registers=16))
-    return [native, *lesser]
+    found = {native.cpu: native}
+    found |= {isa.name: for_isa(isa, native.triple) for isa in runnable()[1:]}
+    found["generic"] = replace(native, lanes=4, registers=32, x86=False, dot=Dot.NONE)
+    return found
 
 
-MACHINES = {f"{m.cpu}-{m.lanes}{'' if m.x86 else '-generic'}": m for m in machines()}
+MACHINES = machines()
 
 
 def run_jit(case: Case, threads: int, fill: int = 0, machine: Host | None = None) -> dict[int, Array]:

@@ -184,8 +184,51 @@ MACHINE_CODE = (
     ),
     _one(
         "bilinear weights of rows and columns swapped", "runtime/jit/kernels/resize.py",
-        "for a in row_weights for b in column_weights", "for b in row_weights for a in column_weights",
+        "for a in row_weights for b in column_weights", "for b in column_weights for a in row_weights",
         "tests/exact/test_resize.py",
+    ),
+)  # fmt: skip
+
+BYTES = (
+    _one(
+        "what storing q + 128 adds is not taken off", "runtime/jit/kernels/byte_conv.py",
+        "- (window.zero_point + offset) * sums", "- window.zero_point * sums", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "borders of byte convolutions filled with q, not q + 128", "runtime/jit/quad_conv.py",
+        "(OFFSET if self.k.host.dot is Dot.U8S8 else 0)", "0", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "the last tile of a row does not move back", "runtime/jit/quad_conv.py",
+        "pixel = k.smin(k.b.mul(number, i64(columns)), i64(width - columns))", "pixel = k.b.mul(number, i64(columns))",
+        "tests/exact/test_conv.py",
+    ),
+    _one(
+        "the last step of an odd segment is dropped", "runtime/jit/quad_plan.py",
+        "return -(-elements // 4)", "return max(1, elements // 4)", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "the second row of a tile reads the first one's rows", "runtime/jit/quad_conv.py",
+        "line = self.row_bytes * w.rows.stride", "line = 0", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "a column beside the image counts as inside", "runtime/jit/quad_depthwise.py",
+        "max(0, min(reach, axis.size - left))", "max(0, min(reach, axis.size - left + 1))", "tests/exact/test_conv.py",
+    ),
+    _one(
+        "words of two vectors in the wrong order", "runtime/jit/quad_conv.py",
+        "packed = np.ascontiguousarray(np.moveaxis(parts, 3, 4))", "packed = np.ascontiguousarray(parts)",
+        "tests/exact/test_conv.py",
+    ),
+    _one(
+        "a tensor stored as q + 128 has a reader that does not know", "runtime/jit/offset.py",
+        "self.barred.update(i for n, i in bytes_ if n not in known)", "pass", "tests/exact/test_matmul.py",
+        "tests/exact/test_conv.py", "tests/exact/test_reduce.py",
+    ),
+    _one(
+        "a product near a tie is trusted", "runtime/jit/numerics.py",
+        "const(y.type, 0.5 - 2.0**-20)", "const(y.type, 0.5 + 2.0**-20)", "tests/exact/test_fusion.py",
+        "tests/exact/test_quant.py",
     ),
 )  # fmt: skip
 
@@ -247,4 +290,4 @@ BOTH = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *DERIVATION, *BOTH)
+MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *DERIVATION, *BOTH)

@@ -15,10 +15,20 @@ from ...program import Tensor
 from ...types import DType
 from ..convolve import Convolution, Operands, Plan, convolve, make_plan, pack_weight
 from ..dynamic import pack_panel
-from ..finish import Finish, addend_bound, constant, pack_bias, pack_parameters
+from ..finish import addend_bound, constant, pack_bias, pack_parameters
 from ..host import Host
+from ..offset import is_offset
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..window import Axis, Window
+from .byte_conv import (
+    ByteVariant,
+    emit_byte_window,
+    finish_of,
+    is_quick,
+    pack_byte_window,
+    parameter_names,
+    takes_quads,
+)
 
 Array = npt.NDArray[Any]
 AnyConv = Conv2d | ConvTranspose2d
@@ -34,7 +44,7 @@ def pack_conv(
     if ins[6] is not None and op.scheme is not Scheme.FLOAT:  # in FLOAT the addend joins after the accumulator
         multiplier, shift = constant(constants, 7, "addend_multiplier"), constant(constants, 8, "addend_shift")
         extra = addend_bound(op.addend_zero_point, ins[6].dtype, multiplier, shift)
-    return pack_window(op, conv_window(op, x, weight, outs[0]), weight, x.dtype, constants, host, extra)
+    return pack_window(op, conv_window(op, x, weight, outs[0]), weight, (x, outs[0]), constants, host, extra)
 
 
 @kernel(Conv2d)
@@ -56,17 +66,28 @@ def conv_window(op: Conv2d, x: Tensor, weight: Tensor, out: Tensor) -> Window:
 
 
 def pack_window(
-    op: AnyConv, window: Window, weight: Tensor, x: DType, constants: Constants, host: Host, addend: int | None
+    op: AnyConv,
+    window: Window,
+    weight: Tensor,
+    ends: tuple[Tensor, Tensor],
+    constants: Constants,
+    host: Host,
+    addend: int | None,
 ) -> Packed:
     """The packed arrays (weight unless dynamic, bias, parameters), with the Plan as variant.
 
-    `addend` bounds the fused addend's term; None says that it needs i64.
+    `ends` are the image and the result. `addend` bounds the fused addend's term; None says that it needs i64.
     """
+    image = ends[0]
+    x = image.dtype
     values = constants[1]
     bias = constant(constants, 2, "bias") if op.inputs[2] >= 0 else None
     wide = not _fits_i32(window, x, weight, values, bias, addend)
+    quick = is_quick(op, ends[1], constants, host)
+    if values is not None and not wide and takes_quads(window, image, values.dtype, host, quick=quick):
+        return pack_byte_window(op, window, values, bias, ends, constants, host)
     plan = make_plan(window, host, wide=wide, dynamic=values is None)
-    names = _parameters(op)
+    names = parameter_names(op)
     arrays = [
         pack_bias(bias, plan.shape, 1 if plan.depthwise else window.group),
         pack_parameters(constants, names, plan.shape, 1 if plan.depthwise else window.group),
@@ -79,12 +100,16 @@ def pack_window(
 
 def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Tensor | None], out: Tensor) -> None:
     """The kernel of a packed convolution."""
-    plan: Plan = k.variant
     addend = ins[6] if isinstance(op, Conv2d) else None
-    finish = Finish.of(op, out.dtype)
-    if isinstance(op, Conv2d) and addend is not None:
-        finish = Finish.of(op, out.dtype, addend.dtype, op.addend_zero_point)
-    c = Convolution(window, plan, finish, operand(ins, 0).dtype, out.dtype, finish.addend)
+    finish = finish_of(op, out, addend)
+    image = operand(ins, 0)
+    if isinstance(k.variant, ByteVariant):
+        parameters, weight = k.packed
+        at = Operands(k.ins[0], weight, parameters, parameters, k.outs[0], k.outs[0] if addend is None else k.ins[6])
+        emit_byte_window(k, window, finish, image, at)
+        return
+    plan: Plan = k.variant
+    c = Convolution(window, plan, finish, image.dtype, out.dtype, finish.addend, is_offset(image))
     bias, parameters, *packed = k.packed
     weight = packed[0] if packed else k.ins[1]
     at = Operands(k.ins[0], weight, bias, parameters, k.outs[0], k.outs[0] if addend is None else k.ins[6])
@@ -94,15 +119,6 @@ def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Ten
         pack_panel(k, window, plan, k.ins[1], operand(ins, 1).dtype, chunk, to, turned=turned)
 
     convolve(k, c, at, pack)
-
-
-def _parameters(op: AnyConv) -> list[tuple[int, str]]:
-    """(operand index, name) of the per-channel parameters, in the order in which `finish` reads them."""
-    own = [(3, "multiplier"), (4, "pre_shift"), (5, "post_shift")]
-    added = [(7, "addend_multiplier"), (8, "addend_shift")]
-    count = {Scheme.NONE: (0, 0), Scheme.FLOAT: (1, 1)}.get(op.scheme, (3, 2))
-    has_addend = isinstance(op, Conv2d) and op.inputs[6] >= 0
-    return own[: count[0]] + (added[: count[1]] if has_addend else [])
 
 
 def _fits_i32(

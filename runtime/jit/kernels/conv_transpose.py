@@ -18,7 +18,7 @@ def pack_conv_transpose(
 ) -> Packed:
     """As for Conv2d, with the kernel turned round."""
     x, weight = operand(ins, 0), operand(ins, 1)
-    return pack_window(op, transposed_window(op, x, weight, outs[0]), weight, x.dtype, constants, host, 0)
+    return pack_window(op, transposed_window(op, x, weight, outs[0]), weight, (x, outs[0]), constants, host, 0)
 
 
 @kernel(ConvTranspose2d)

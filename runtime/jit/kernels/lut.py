@@ -9,22 +9,23 @@ from llvmlite import ir
 from ...isa import Lut, SegmentLut
 from ...program import Tensor
 from .. import numerics
-from ..emitter import I8, I16, I32, I64, Emitter, element, i64
+from ..emitter import I16, I32, I64, Emitter, element, i64
 from ..loops import elementwise
-from ..registry import KernelBuilder, Operands, kernel
+from ..offset import load_q, store_q
+from ..registry import KernelBuilder, Operands, kernel, operand
 
 UNROLL = 8  # look-ups in flight; each waits for a load
 
 
 @kernel(Lut)
-def emit_lut(k: KernelBuilder, _op: Lut, _ins: Operands, outs: Sequence[Tensor]) -> None:
+def emit_lut(k: KernelBuilder, _op: Lut, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS D7: table[x + 128]."""
     ty = element(outs[0].dtype)
     middle = k.at(k.ins[1], 128, outs[0].dtype.size)
 
     def one(i: ir.Value) -> None:
-        index = k.resize(k.load(k.ins[0], i, I8), I64)
-        k.store(k.load(middle, index, ty), k.outs[0], i)
+        index = k.resize(load_q(k, operand(ins, 0), k.ins[0], i, 1), I64)
+        store_q(k, outs[0], k.load(middle, index, ty), k.outs[0], i)
 
     elementwise(k, outs[0].elements, UNROLL, lambda i, n: _each(k, i, n, one))
 

@@ -91,7 +91,7 @@ def emit_matmul(k: KernelBuilder, op: Matmul, ins: Sequence[Tensor | None], outs
         copy = Copy(lhs.dtype, kind, op.lhs_zero_point, 0, inner, inner)
         copy_pixels(k, copy, k.at(k.ins[0], k.b.mul(source, i64(inner)), lhs.dtype.size), rows, run)
         first = k.b.add(k.b.mul(entry, i64(m)), row)
-        _emit_tiles(k, shape, s, Finish.of(op, out.dtype), (rows, panel, tile), (chunk, first), out)
+        _emit_tiles(k, shape, s, Finish.of(op, out), (rows, panel, tile), (chunk, first), out)
 
 
 def _emit_tiles(

@@ -11,6 +11,7 @@ from ...program import Tensor
 from .. import numerics
 from ..emitter import I32, I64, const, element, i64, lanes_of, scalar_of
 from ..loops import coordinates
+from ..offset import is_offset, load_as_stored, load_q, store_q
 from ..registry import KernelBuilder, kernel, operand
 from .quant import load_scheme
 
@@ -24,11 +25,15 @@ def emit_max_pool(k: KernelBuilder, op: MaxPool, ins: Sequence[Tensor | None], o
     """The maximum needs no arithmetic, so that lanes are as narrow as the elements."""
     x, out = operand(ins, 0), outs[0]
     lanes = fit_lanes(k.host.lanes * 4 // x.dtype.size, out.shape[3])
-    lowest = const(element(x.dtype), x.dtype.limits[0], lanes)
+    bytes_up = is_offset(x)  # then q + 128 is ordered as bytes without sign
+    lowest = const(element(x.dtype), 0 if bytes_up else x.dtype.limits[0], lanes)
+
+    def larger(a: ir.Value, b: ir.Value) -> ir.Value:
+        return k.overloaded("llvm.umax", a, b) if bytes_up else k.smax(a, b)
 
     def pixel(at: list[ir.Value], inside: list[Inside], position: ir.Value) -> None:
         def channels(c: ir.Value) -> None:
-            result = _window(k, op, x, (at, inside), c, lowest, k.smax)
+            result = _window(k, op, x, (at, inside), c, lowest, larger)
             k.store(result, k.outs[0], k.b.add(position, c))
 
         each_vector(k, out.shape[3], lanes, channels)
@@ -56,7 +61,7 @@ def emit_avg_pool(k: KernelBuilder, op: AvgPool, ins: Sequence[Tensor | None], o
             acc = _window(k, op, x, (at, inside), c, start, k.b.add)
             acc = k.b.sub(acc, k.splat(zero, lanes))
             y = numerics.requantize(k, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
-            k.store(k.resize(y, element(out.dtype)), k.outs[0], k.b.add(position, c))
+            store_q(k, out, k.resize(y, element(out.dtype)), k.outs[0], k.b.add(position, c))
 
         each_vector(k, out.shape[3], lanes, channels)
 
@@ -124,6 +129,7 @@ def _window(
     """All inside positions of one window, for start's lanes of channels from `channel` on, combined onto `start`."""
     (entry, y, column), (rows, columns) = place
     _, h, w, c = x.shape
+    read = load_as_stored if isinstance(op, MaxPool) else load_q
     lanes = lanes_of(start)
 
     def position(axis: int, out: ir.Value, tap: ir.Value) -> ir.Value:
@@ -135,7 +141,7 @@ def _window(
 
         def per_column(inner_tap: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
             pixel = k.b.add(k.b.mul(line, i64(w)), position(1, column, inner_tap))
-            value = k.load(k.ins[0], k.b.add(k.b.mul(pixel, i64(c)), channel), element(x.dtype), lanes)
+            value = read(k, x, k.ins[0], k.b.add(k.b.mul(pixel, i64(c)), channel), lanes)
             return [combine(state[0], k.resize(value, scalar_of(start)))]
 
         return k.fold(*columns, outer, per_column)

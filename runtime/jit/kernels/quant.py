@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ...isa import Dequantize, FlipSign, Quantize, Requantize, Scheme
+from ...isa import Dequantize, FlipSign, Quantize, Requantize, Rounding, Scheme
 from ...program import Tensor
 from ...types import DType
 from .. import numerics
-from ..emitter import F32, I32, I64, Emitter, const, element
+from ..emitter import F32, I32, I64, Emitter, const, element, lanes_of
 from ..loops import elementwise, rows, span
+from ..offset import load_q, store_q
 from ..registry import KernelBuilder, Operands, kernel, operand
 
 Parameters = list["ir.Value | None"]
@@ -23,11 +24,20 @@ LoadParameters = Callable[["ir.Value | int", int], Parameters]
 def emit_quantize(k: KernelBuilder, op: Quantize, _ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS 2, D2."""
     out = outs[0]
+    if op.axis < 0:
+        quantizer = one_quantizer(k, op, out)
+
+        def flat(i: ir.Value, lanes: int) -> None:
+            q = quantizer(k.load(k.ins[0], i, F32, lanes))
+            store_q(k, out, k.resize(q, element(out.dtype)), k.outs[0], i)
+
+        elementwise(k, out.elements, k.host.lanes, flat)
+        return
 
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
         x, (scale, zero_point) = k.load(k.ins[0], i, F32, lanes), _given(params)
         q = numerics.quantize(k, x, scale, zero_point, op.rounding, op.clamp_min, op.clamp_max)
-        k.store(k.resize(q, element(out.dtype)), k.outs[0], i)
+        store_q(k, out, k.resize(q, element(out.dtype)), k.outs[0], i)
 
     _by_channel(k, out.shape, op.axis, k.host.lanes, _scale_and_zero_point(k), body)
 
@@ -43,6 +53,22 @@ def emit_dequantize(k: KernelBuilder, op: Dequantize, ins: Operands, outs: Seque
         k.store(numerics.dequantize(k, q, scale, zero_point), k.outs[0], i)
 
     _by_channel(k, outs[0].shape, op.axis, k.host.lanes, _scale_and_zero_point(k), body)
+
+
+def one_quantizer(k: KernelBuilder, op: Quantize, out: Tensor) -> Callable[[ir.Value], ir.Value]:
+    """What quantises float32 vectors by the only scale (operand 1) and zero point (operand 2): to integers."""
+    scale, zero_point = k.load(k.ins[1], 0, F32), k.load(k.ins[2], 0, I32)
+    small = op.rounding is Rounding.HALF_EVEN_F32 and out.dtype.size == 1
+    inverse = k.b.fdiv(const(F32, 1.0), scale) if small else None
+
+    def quantizer(x: ir.Value) -> ir.Value:
+        lanes = lanes_of(x)
+        s, zp = k.splat(scale, lanes), k.splat(zero_point, lanes)
+        if inverse is None or lanes == 1:
+            return numerics.quantize(k, x, s, zp, op.rounding, op.clamp_min, op.clamp_max)
+        return numerics.quantize_bytes(k, x, (s, k.splat(inverse, lanes)), zp, op.clamp_min, op.clamp_max)
+
+    return quantizer
 
 
 def _scale_and_zero_point(k: KernelBuilder) -> LoadParameters:
@@ -83,9 +109,9 @@ def emit_requantize(k: KernelBuilder, op: Requantize, ins: Operands, outs: Seque
         return load_scheme(k, ins, 1, channel, lanes)
 
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
-        x = k.load(k.ins[0], i, element(x_dtype), lanes)
+        x = load_q(k, operand(ins, 0), k.ins[0], i, lanes)
         y = requantize(k, op, difference(k, x, op.x_zero_point, wide), params)
-        k.store(k.resize(y, element(out.dtype)), k.outs[0], i)
+        store_q(k, out, k.resize(y, element(out.dtype)), k.outs[0], i)
 
     _by_channel(k, out.shape, axis, (1 if op.scheme is Scheme.WIDE else 2) * k.host.lanes, parameters, body)
 

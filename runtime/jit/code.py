@@ -1,0 +1,32 @@
+"""What code generation comes to: an object file, and the constants as the kernels want them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..program import ALIGN
+
+
+@dataclass(frozen=True)
+class Code:
+    """A model's machine code.
+
+    `packed` is 64-byte aligned; a thread needs `scratch` bytes; entries are `segments`; the tensors `flipped` (indices)
+    are kept in the arena as q + 128.
+    """
+
+    object: bytes
+    packed: npt.NDArray[np.uint8]
+    scratch: int
+    segments: tuple[int, ...]
+    flipped: tuple[int, ...] = ()
+
+
+def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Uninitialised bytes whose address is a multiple of ALIGN."""
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes]

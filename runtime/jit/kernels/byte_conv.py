@@ -1,0 +1,113 @@
+"""Conv2d and ConvTranspose2d of bytes by dot products of four, where the host has them (`quad_plan.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...isa import Conv2d, ConvTranspose2d, Scheme
+from ...program import Tensor
+from ...types import DType
+from ..convolve import Operands
+from ..finish import Finish, constant
+from ..host import Dot, Host
+from ..offset import is_offset
+from ..quad_conv import OFFSET, QuadConvolution, convolve_quads, least_post_shift, pack_parameters, pack_quads
+from ..quad_depthwise import convolve_depthwise, depthwise_plan, pack_depthwise, takes_depthwise
+from ..quad_plan import QuadPlan, make_quad_plan, segments_of
+from ..quad_tile import fast
+from ..registry import Constants, KernelBuilder, Packed
+from ..window import Window
+
+Array = npt.NDArray[Any]
+AnyConv = Conv2d | ConvTranspose2d
+
+
+@dataclass(frozen=True)
+class ByteVariant:
+    """The packing variant: the plan, and whether any pre-shift is not 0."""
+
+    plan: QuadPlan
+    shifts: bool
+    depthwise: bool = False
+
+
+def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host, *, quick: bool) -> bool:
+    """True where byte dot products serve: bytes on both sides; one input channel per group only with a fast finish."""
+    if host.dot is Dot.NONE or weight != np.int8 or image.dtype is not DType.I8:
+        return False
+    if window.group > 1 and window.channels == window.group:
+        return takes_depthwise(window, host, fast=quick, offset=is_offset(image))
+    return True
+
+
+def is_quick(op: AnyConv, out: Tensor, constants: Constants, host: Host) -> bool:
+    """True where the fast finish serves: 8 bits by form A, and no live channel's post shift too small for it."""
+    if op.scheme is not Scheme.FORM_A:
+        return False
+    mult, post = constant(constants, 3, "multiplier"), constant(constants, 5, "post_shift")
+    live = np.broadcast_to(post, mult.shape)[mult != 0]
+    return fast(op.scheme, out.dtype, int(live.min(initial=31)) - least_post_shift(host) + 16)
+
+
+def pack_byte_window(
+    op: AnyConv,
+    window: Window,
+    weight: Array,
+    bias: Array | None,
+    ends: tuple[Tensor, Tensor],
+    constants: Constants,
+    host: Host,
+) -> Packed:
+    """Start values and parameters, then the weights in panels."""
+    x, out = ends
+    rows = [constant(constants, index, name) for index, name in parameter_names(op)]
+    quick = is_quick(op, out, constants, host)
+    depthwise = window.group > 1 and window.channels == window.group
+    if depthwise:
+        plan = depthwise_plan(window, host)
+    else:
+        plan = make_quad_plan(window, is_offset(x), host, weight.size, fast=quick)
+    turned = weight[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else weight
+    sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
+    offset = OFFSET if host.dot is Dot.U8S8 else 0
+    # what is multiplied is q + offset, what the sum wants is q − zero_point
+    starts = (0 if bias is None else bias.astype(np.int64)) - (window.zero_point + offset) * sums
+    group = 1 if depthwise else window.group
+    parameters = pack_parameters(plan, host, group, _wrapped(starts), rows)
+    shifts = op.scheme is Scheme.FORM_A and bool(np.any(rows[1]))
+    panels = pack_depthwise(turned, plan) if depthwise else pack_quads(turned, plan, group, segments_of(window))
+    return Packed((parameters, panels), ByteVariant(plan, shifts, depthwise))
+
+
+def _wrapped(values: Array) -> Array:
+    """Modulo 2^32, as the accumulators are: what the offset adds comes off again exactly."""
+    return np.asarray(values, np.int64).astype(np.uint32).view(np.int32)
+
+
+def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, x: Tensor, at: Operands) -> None:
+    """The kernel."""
+    variant: ByteVariant = k.variant
+    if variant.depthwise:
+        convolve_depthwise(k, window, variant.plan, finish, at, shifts=variant.shifts)
+        return
+    convolve_quads(k, QuadConvolution(window, variant.plan, finish, x.dtype, variant.shifts), at)
+
+
+def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:
+    """The finish of an instruction; `addend` is the fused operand."""
+    if isinstance(op, Conv2d) and addend is not None:
+        return Finish.of(op, out, addend, op.addend_zero_point)
+    return Finish.of(op, out)
+
+
+def parameter_names(op: AnyConv) -> list[tuple[int, str]]:
+    """(operand index, name) of the per-channel parameters, in the order in which finishing reads them."""
+    own = [(3, "multiplier"), (4, "pre_shift"), (5, "post_shift")]
+    added = [(7, "addend_multiplier"), (8, "addend_shift")]
+    count = {Scheme.NONE: (0, 0), Scheme.FLOAT: (1, 1)}.get(op.scheme, (3, 2))
+    has_addend = isinstance(op, Conv2d) and op.inputs[6] >= 0
+    return own[: count[0]] + (added[: count[1]] if has_addend else [])

@@ -1,0 +1,166 @@
+"""From accumulators in registers to stored results (NUMERICS 4, form A): the fast way in bytes and words, or any way.
+
+The fast way packs accumulators with saturation to i16 (which is the sat16 of the rule), multiplies high
+(floor(x · m / 2^16)), shifts by what is left of the post shift, adds the zero point, packs with saturation to bytes,
+and clamps. It is exact: floor(floor(a / 2^16) / 2^k) = floor(a / 2^(16+k)), and nothing between can overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..types import DType
+from . import numerics
+from .emitter import I8, I16, I32, Emitter, const, element, lanes_of
+from .finish import Finish, result_of
+
+_PACK_WORDS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
+_PACK_BYTES = {
+    (16, False): "llvm.x86.avx512.packuswb.512", (16, True): "llvm.x86.avx512.packsswb.512",
+    (8, False): "llvm.x86.avx2.packuswb", (8, True): "llvm.x86.avx2.packsswb",
+}  # fmt: skip
+_MULTIPLY_HIGH = {16: "llvm.x86.avx512.pmulh.w.512", 8: "llvm.x86.avx2.pmulh.w"}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The parameters of a chunk: rows of `vectors` vectors of i32; row 0 holds the accumulators' start values."""
+
+    e: Emitter
+    base: ir.Value
+    vectors: int
+    lanes: int
+
+    def load(self, row: int, n: int, scalar: ir.Type = I32) -> ir.Value:
+        """Vector `n` of row `row`; of i16, twice as many lanes."""
+        index = (row * self.vectors + n) * self.lanes
+        if scalar is I16:
+            return self.e.load(self.base, 2 * index, I16, 2 * self.lanes)
+        return self.e.load(self.base, index, scalar, self.lanes)
+
+
+# Rows behind the start values, packed: pre shifts; multipliers and shifts as words, two vectors of i32 to one of words;
+# then, where there is an addend, its multipliers and shifts.
+PRE, WORDS, ADDEND = 1, 2, 3
+
+
+def parameter_rows(finish: Finish, *, packed: bool) -> int:
+    """How many rows there are behind the start values."""
+    if packed:
+        return ADDEND - 1 + (2 if finish.addend is not None else 0)
+    return finish.rows
+
+
+def finish_vector(
+    e: Emitter, what: Finish, rows: Rows, acc: ir.Value, which: tuple[int, int], to: tuple[ir.Value, ir.Value, ir.Value]
+) -> None:
+    """Any scheme, one vector: `which` is (its number, lanes in use), `to` (out, addend, element)."""
+    (n, used), (out, addend, at) = which, to
+    y = result_of(e, what, acc, lambda row, scalar=I32: rows.load(1 + row, n, scalar), addend, at, used)
+    e.store_first(e.resize(y, element(what.out)), used, out, at)
+
+
+def finish_packed(
+    e: Emitter,
+    what: Finish,
+    rows: Rows,
+    by_pixel: Sequence[Sequence[ir.Value]],
+    places: Sequence[int],
+    to: tuple[ir.Value, ir.Value],
+    *,
+    shifts: bool,
+) -> None:
+    """Form A to bytes, 2 or 4 vectors of channels per pixel, whose channels are interleaved (`QuadPlan.channels`)."""
+    out, addend = to
+    if what.addend is not None:
+        by_pixel = [_with_addend(e, what, rows, a, addend, p) for a, p in zip(by_pixel, places, strict=True)]
+    pre = [rows.load(PRE, n) for n in range(rows.vectors)] if shifts else None
+    words = [_to_words(e, rows, acc, pre) for acc in by_pixel]
+    if rows.vectors == 4:
+        mult, post = [rows.load(WORDS, i, I16) for i in (0, 1)], [rows.load(WORDS, i, I16) for i in (2, 3)]
+        for (a, b), place in zip(words, places, strict=True):
+            scaled = [_scaled(e, what, w, m, p) for w, m, p in zip((a, b), mult, post, strict=True)]
+            e.store(_to_bytes(e, what, *scaled), out, place)
+        return
+    mult_, post_ = rows.load(WORDS, 0, I16), rows.load(WORDS, 1, I16)
+    scaled = [_scaled(e, what, w[0], mult_, post_) for w in words]
+    for i in range(0, len(scaled), 2):
+        pair = min(i + 1, len(scaled) - 1)
+        both = _to_bytes(e, what, scaled[i], scaled[pair])
+        halves = _separate(e, both)
+        e.store(halves[0], out, places[i])
+        if pair != i:
+            e.store(halves[1], out, places[pair])
+
+
+def _to_words(e: Emitter, rows: Rows, acc: Sequence[ir.Value], pre: Sequence[ir.Value] | None) -> list[ir.Value]:
+    """Pairs of vectors shifted, saturated to i16 and packed."""
+    if pre is not None:
+        acc = [e.b.ashr(a, s) for a, s in zip(acc, pre, strict=True)]
+    lanes = rows.lanes
+    words = ir.VectorType(I16, 2 * lanes)
+    return [e.intrinsic(_PACK_WORDS[lanes], words, acc[i], acc[i + 1]) for i in range(0, len(acc), 2)]
+
+
+def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.Value) -> ir.Value:
+    """(words · mult) >> (16 + post), plus the zero point; without word shifts, a second time multiplied high."""
+    high = _MULTIPLY_HIGH[lanes_of(words) // 2]
+    y = e.intrinsic(high, words.type, words, mult)
+    y = e.b.ashr(y, post) if e.host.lanes == 16 else e.intrinsic(high, y.type, y, post)
+    return y if what.zero_point == 0 else e.b.add(y, const(y.type, what.zero_point))
+
+
+def _to_bytes(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Packed to bytes with saturation, then clamped."""
+    signed = what.out is DType.I8
+    count = lanes_of(a)
+    y = e.intrinsic(_PACK_BYTES[count // 2, signed], ir.VectorType(I8, 2 * count), a, b)
+    kind = "s" if signed else "u"
+    lo, hi = what.out.limits
+    if what.lo > lo:
+        y = e.overloaded(f"llvm.{kind}max", y, _byte(y.type, what.lo))
+    if what.hi < hi:
+        y = e.overloaded(f"llvm.{kind}min", y, _byte(y.type, what.hi))
+    return y
+
+
+def _byte(ty: ir.Type, value: int) -> ir.Constant:
+    return const(ty, value - 256 if value > 127 else value)
+
+
+def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:
+    """Two pixels whose groups of 8 bytes alternate → each pixel's bytes side by side."""
+    count = lanes_of(both)
+    order = [[8 * g + i for g in range(k, count // 8, 2) for i in range(8)] for k in (0, 1)]
+    return [e.b.shuffle_vector(both, both, _mask(o)) for o in order]
+
+
+def _mask(order: Sequence[int]) -> ir.Constant:
+    return ir.Constant(ir.VectorType(I32, len(order)), list(order))
+
+
+def _with_addend(
+    e: Emitter, what: Finish, rows: Rows, acc: Sequence[ir.Value], addend: ir.Value, place: int
+) -> list[ir.Value]:
+    """NUMERICS D5 onto every accumulator of one pixel."""
+    terms = []
+    for n, q in enumerate(_spread_addend(e, what, rows, addend, place)):
+        mult, shift = rows.load(ADDEND, n), rows.load(ADDEND + 1, n)
+        terms.append(numerics.addend_to_accumulator(e, q, what.addend_zero_point, mult, shift, narrow=True))
+    return [e.b.add(a, t) for a, t in zip(acc, terms, strict=True)]
+
+
+def _spread_addend(e: Emitter, what: Finish, rows: Rows, addend: ir.Value, place: int) -> list[ir.Value]:
+    """The addend's values of one pixel as i32 vectors, interleaved as the accumulators are."""
+    assert what.addend is not None
+    scalar, count = element(what.addend), rows.vectors * rows.lanes
+    q = e.load(addend, place, scalar, count)
+    found = []
+    for n in range(rows.vectors):
+        order = [4 * rows.vectors * (i // 4) + 4 * n + i % 4 for i in range(rows.lanes)]
+        part = e.b.shuffle_vector(q, q, _mask(order))
+        found.append(e.resize(part, I32, signed=what.addend.is_signed))
+    return found

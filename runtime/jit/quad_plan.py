@@ -1,0 +1,167 @@
+"""Convolutions of bytes by dot products of four (vpdpbusd and its kin): whether, and how the work is cut.
+
+The left bytes of x86's instruction are unsigned, so that an activation q enters as q + 128: tensors are stored that way
+inside a run (`offset.py`), or flipped on their way to scratch memory. What the 128 adds, 128 · Σw per output channel,
+is taken off the accumulator's start value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .host import Dot, Host
+from .window import Line, Window
+
+SMALL_WEIGHTS = 200_000  # bytes that stay in the L2 cache: rows outermost; larger weights: panels outermost
+PREFETCHED = 1 << 19  # bytes of weights from which a panel comes from afar, and the next one is fetched ahead
+MOST_TILES = 32  # tiles per panel up to which fetching ahead pays
+
+
+@dataclass(frozen=True)
+class QuadPlan:
+    """The cut of one convolution: a tile is `rows` × `columns` output pixels by `vectors` vectors of channels."""
+
+    outputs: int  # output channels of a group
+    lanes: int
+    vectors: int
+    rows: int
+    columns: int
+    in_place: bool  # windows are read from the tensor itself, not from gathered rows
+    flip: bool  # bytes are signed and become q + 128 when they are gathered
+    rows_outer: bool
+    packed: bool  # channels are interleaved as the packing instructions of the fast finish want them
+    prefetch: bool
+
+    @property
+    def width(self) -> int:
+        """Channels of one chunk, overlaps and unused lanes included."""
+        return self.vectors * self.lanes
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks cover a group's output channels."""
+        return -(-self.outputs // self.width)
+
+    @property
+    def used(self) -> int:
+        """How many lanes of a vector hold channels."""
+        return min(self.outputs, self.lanes)
+
+    @property
+    def last(self) -> int:
+        """The channel at which the last vector starts."""
+        return max(0, self.outputs - self.lanes)
+
+    def channels(self) -> list[list[int]]:
+        """For every vector of every chunk, the channel in each lane; beyond the last channel for unused lanes."""
+        found = []
+        for chunk in range(self.chunks):
+            for n in range(self.vectors):
+                if self.packed:
+                    base = min(chunk * self.width, self.outputs - self.width)
+                    row = [base + 4 * self.vectors * (i // 4) + 4 * n + i % 4 for i in range(self.lanes)]
+                else:
+                    start = min((chunk * self.vectors + n) * self.lanes, self.last)
+                    row = [start + i for i in range(self.lanes)]
+                found.append(row)
+        return found
+
+
+def segments_of(window: Window) -> int:
+    """1 where the taps of a kernel row lie side by side, else one segment per tap."""
+    return 1 if window.columns.dilation == 1 else window.columns.kernel
+
+
+def steps_of(elements: int) -> int:
+    """Inner-loop steps of a segment of `elements` bytes."""
+    return -(-elements // 4)
+
+
+def reads_in_place(window: Window, host: Host, *, offset: bool) -> bool:
+    """True where every tap of every window lies in the tensor, and its bytes are as the dot product wants them."""
+    if offset != (host.dot is Dot.U8S8):
+        return False
+    line = Line.of(window.columns)
+    whole = line.first == 0 and line.count == line.pixels
+    rows = window.rows
+    inside = rows.pad == 0 and (rows.out - 1) * rows.stride + (rows.kernel - 1) * rows.dilation < rows.size
+    return whole and inside and rows.stuffing == window.columns.stuffing == 1 and _runs_together(window)
+
+
+def _runs_together(window: Window) -> bool:
+    """True where a segment's bytes lie side by side in the tensor: one tap, or all channels of the neighbours."""
+    return window.group == 1 or window.columns.kernel == 1 or window.columns.dilation > 1
+
+
+def is_list(window: Window, plan: QuadPlan) -> bool:
+    """True where all output pixels of the batch form one list: a 1×1 convolution that reads in place, stride 1."""
+    return plan.in_place and window.is_pointwise
+
+
+def make_quad_plan(window: Window, offset: bool, host: Host, weights: int, *, fast: bool) -> QuadPlan:  # noqa: FBT001
+    """The cut with the least estimated time.
+
+    `offset`: the image is stored as q + 128; `weights` are bytes; `fast`: results are 8 bits by form A.
+    """
+    outputs = window.outputs // window.group
+    in_place = reads_in_place(window, host, offset=offset)
+    one_list = in_place and window.is_pointwise
+    height = 1 if one_list else window.rows.out
+    width = window.batch * window.rows.out * window.columns.out if one_list else window.columns.out
+    best = min(
+        (_cost(host, outputs, (height, width), v, r, c, fast=fast), -v * r * c, v, r, c)
+        for v in range(1, 5)
+        for r in (1, 2)
+        for c in range(1, 31)
+        if _fits(host, outputs, (height, width), v, r, c) and (r == 1 or window.rows.dilation == 1)
+    )
+    vectors, rows, columns = best[2:]
+    lines = -(-height // rows) * -(-width // columns)
+    return QuadPlan(
+        outputs, host.lanes, vectors, rows, columns, in_place,
+        flip=not in_place and not offset and host.dot is Dot.U8S8,
+        rows_outer=weights <= SMALL_WEIGHTS,
+        packed=fast and _packs(host, outputs, vectors),
+        prefetch=weights >= PREFETCHED and lines <= MOST_TILES and host.x86,
+    )  # fmt: skip
+
+
+def _packs(host: Host, outputs: int, vectors: int) -> bool:
+    return host.x86 and host.lanes >= 8 and vectors in {2, 4} and outputs >= vectors * host.lanes
+
+
+def _fits(host: Host, outputs: int, size: tuple[int, int], vectors: int, rows: int, columns: int) -> bool:
+    pixels = rows * columns
+    registers = vectors * pixels + vectors + 1 <= host.registers
+    wanted = vectors <= max(1, -(-outputs // host.lanes)) and rows <= size[0] and columns <= size[1]
+    return registers and wanted and (rows == 1 or columns == size[1])  # two rows only where one is short
+
+
+def _cost(
+    host: Host, outputs: int, size: tuple[int, int], vectors: int, rows: int, columns: int, *, fast: bool
+) -> float:
+    """Estimated cycles of one step over everything: two dot products, and two loads, a cycle; each waits four."""
+    height, width = size
+    pixels = rows * columns
+    chunks = -(-outputs // (vectors * host.lanes))
+    tiles = -(-width // columns) * chunks
+    finish = (0.3 if fast and _packs(host, outputs, vectors) else 0.7) * pixels * vectors / 16
+
+    def tile(count: int) -> float:
+        return max(count * vectors / 2, (count + vectors) / 2 + 0.5, 4.5) + 0.4 + finish * count / pixels
+
+    return tiles * (height // rows * tile(pixels) + (height % rows) * tile(columns))
+
+
+def bytes_per_row(window: Window, plan: QuadPlan) -> int:
+    """Bytes from one row of the left matrix to the next: of the tensor, or of gathered rows."""
+    if plan.in_place:
+        return window.columns.size * window.channels * window.rows.dilation
+    return Line.of(window.columns).pixels * (window.channels // window.group)
+
+
+def work(window: Window) -> int:
+    """Multiplications, over sixteen."""
+    taps = window.rows.kernel * window.columns.kernel * window.channels // window.group
+    return math.prod((window.batch, window.rows.out, window.columns.out, window.outputs, taps)) // 16

@@ -1,0 +1,126 @@
+"""The inner loop of byte convolutions: a tile of accumulators in registers, finished without leaving them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..isa import Scheme
+from ..types import DType
+from .emitter import I8, I32, I64, PTR, Emitter, lanes_of
+from .finish import Finish
+from .host import Dot
+from .quad_finish import Rows, finish_packed, finish_vector, parameter_rows
+
+_DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256", 4: "llvm.x86.avx512.vpdpbusd.128"}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One tile function: pixel (r, c) reads `r · line + c · step` bytes behind the first, and writes likewise."""
+
+    rows: int
+    columns: int
+    vectors: int
+    lanes: int
+    used: int
+    line: int
+    step: int
+    out_line: int  # elements
+    out_step: int
+    packed: bool
+    shifts: bool  # any pre-shift is not 0
+    prefetch: bool
+    finish: Finish
+
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """(bytes behind the first input pixel, elements behind the first output pixel) of each pixel."""
+        return [
+            (r * self.line + c * self.step, r * self.out_line + c * self.out_step)
+            for r in range(self.rows)
+            for c in range(self.columns)
+        ]
+
+
+ARGS = [PTR, PTR, I64, I64, I64, I64, I64, PTR, PTR, PTR, PTR, I64]
+
+
+def tile_function(e: Emitter, tile: Tile) -> ir.Function:
+    """`void(left, panel, i64 rows, i64 row_bytes, i64 segments, i64 segment_bytes, i64 steps, parameters, starts, out,
+    addend, i64 ahead)`: acc = start + Σ over rows, segments and steps of four products; results to `out`.
+
+    `starts` are the elements, behind `out`, at which each vector of channels starts (i64 each; not read where
+    packed). `ahead` is how many bytes behind the panel the next one lies, which is fetched meanwhile.
+    """
+    return e.helper(("tile", tile), ARGS, lambda inner: _emit(inner, tile))
+
+
+def _emit(e: Emitter, tile: Tile) -> None:
+    left, panel, rows, row_bytes, segments, segment_bytes, steps, parameters, starts, out, addend, ahead = e.args
+    own = Rows(e, parameters, tile.vectors, tile.lanes)
+    first = [own.load(0, n) for n in range(tile.vectors)]
+    pixels = tile.pixels
+
+    def step(_: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
+        at, weights, *acc = state
+        size = 4 * tile.lanes
+        right = [e.load(weights, n * size, I8, size) for n in range(tile.vectors)]
+        if tile.prefetch:
+            for n in range(tile.vectors):
+                _fetch(e, e.at(e.at(weights, ahead), n * size))
+        after = []
+        for p, (offset, _out) in enumerate(pixels):
+            x = e.splat(e.load(e.at(at, offset), 0, I32), tile.lanes)
+            quads = e.b.bitcast(x, ir.VectorType(I8, size))
+            own = acc[p * tile.vectors : (p + 1) * tile.vectors]
+            after += [dot4(e, a, quads, w) for a, w in zip(own, right, strict=True)]
+        return [e.at(at, 4), e.at(weights, size * tile.vectors), *after]
+
+    def per_row(row: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
+        base = e.at(left, e.b.mul(row, row_bytes))
+
+        def per_segment(s: ir.Value, inner: list[ir.Value]) -> list[ir.Value]:
+            _, *after = e.fold(0, steps, [e.at(base, e.b.mul(s, segment_bytes)), *inner], step, nonempty=True)
+            return after
+
+        return e.fold(0, segments, state, per_segment, nonempty=True)
+
+    _, *acc = e.fold(0, rows, [panel, *(first * len(pixels))], per_row, nonempty=True)
+    by_pixel = [acc[p * tile.vectors : (p + 1) * tile.vectors] for p in range(len(pixels))]
+    places = [o for _, o in pixels]
+    if tile.packed:
+        finish_packed(e, tile.finish, own, by_pixel, places, (out, addend), shifts=tile.shifts)
+        return
+    at = [e.load(starts, n, I64) for n in range(tile.vectors)]
+    for values, place in zip(by_pixel, places, strict=True):
+        for n, value in enumerate(values):
+            finish_vector(
+                e, tile.finish, own, value, (n, tile.used), (out, addend, e.b.add(at[n], ir.Constant(I64, place)))
+            )
+
+
+def dot4(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    """acc[i] + Σ over j < 4 of x[4i+j] · y[4i+j], modulo 2^32; x is unsigned where the host's dot product is U8S8."""
+    lanes = lanes_of(acc)
+    if e.host.dot is Dot.U8S8 and e.host.x86:
+        return e.intrinsic(_DOT[lanes], acc.type, acc, x, y)
+    if e.host.dot is Dot.S8S8 and lanes == 4:
+        return e.intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", acc.type, acc, x, y)
+    raise AssertionError((e.host, lanes))
+
+
+def _fetch(e: Emitter, address: ir.Value) -> None:
+    three = [ir.Constant(I32, v) for v in (0, 2, 1)]  # a read, into L2, of data
+    e.intrinsic("llvm.prefetch.p0", ir.VoidType(), address, *three)
+
+
+def rows_of_parameters(finish: Finish, *, packed: bool) -> int:
+    """How many i32 vectors of parameters a channel vector has, the start values among them."""
+    return 1 + parameter_rows(finish, packed=packed)
+
+
+def fast(scheme: Scheme, out: DType, post: int) -> bool:
+    """True where results can be finished by the packing instructions: 8 bits by form A, every post shift ≥ `post`."""
+    return scheme is Scheme.FORM_A and out in {DType.I8, DType.U8} and post >= 16
