@@ -198,6 +198,19 @@ def test_equal_instructions_share_a_kernel_whatever_their_constants() -> None:
     assert len(made.kernels) == 2
 
 
+def test_a_tensor_with_a_reader_that_knows_no_other_form_is_stored_as_it_is() -> None:
+    """`a` is made and read by convolutions, which may store it as q + 128, and by a reduction, which could not tell."""
+    net, shape = Network(), (1, SIDE, SIDE, CHANNELS)
+    x, a = net.border(Storage.INPUT, 0, shape), net.scratch(shape)
+    peak, out = net.border(Storage.OUTPUT, 0, (1, 1, 1, CHANNELS)), net.border(Storage.OUTPUT, 1, shape)
+    steps = [net.conv(x, a, 1), ReduceMax(inputs=(a,), outputs=(peak,), axes=(1, 2)), net.conv(a, out, 2)]
+    model, results = net.model(steps), [np.zeros((1, 1, 1, CHANNELS), np.int8), np.zeros(shape, np.int8)]
+    run(build(model), model, [image(5)], results)
+    expected = by_reference(model, [image(5)])
+    assert np.array_equal(results[0], expected[peak])
+    assert np.array_equal(results[1], expected[out])
+
+
 def test_small_kernels_stay_on_one_thread_and_large_ones_do_not() -> None:
     model, _ = a_chain()
     made = assembly._Assembly(model, host(), parallel=True)

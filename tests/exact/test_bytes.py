@@ -1,0 +1,168 @@
+"""Byte convolutions as networks have them: channels that fill vectors, form A, clamps of relus, fused additions.
+
+`test_conv.py` asks for every window; here are the sizes at which the fast finish, its overlapping blocks and the
+depthwise kernel are in use. Every case also runs among others, so that tensors are stored as q + 128.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hbc_runtime import numerics
+from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
+from hbc_runtime.jit.host import Host
+from hbc_runtime.types import DType
+from tests.exact.harness import MACHINES, run_both
+
+SETTINGS = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CLAMPS = st.sampled_from([(-128, 127), (0, 127), (-128, 77), (-5, 100)])
+machines = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+
+
+def form_a(
+    rng: np.random.Generator, channels: int, zero_point: int, dead: float
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """(multiplier, pre_shift, post_shift) of random ratios per channel, some of them 0, and the rounding terms."""
+    rows = [
+        numerics.requantize_params(m, zero_point, rounding_in_bias=True) if alive else numerics.Multiplier(0, 0, 0)
+        for m, alive in zip(np.exp(rng.uniform(-9, -2.5, channels)), rng.random(channels) >= dead, strict=True)
+    ]
+    fields = (("multiplier", np.int16), ("pre_shift", np.int8), ("post_shift", np.int8))
+    parameters = [np.array([getattr(r, name) for r in rows], dtype) for name, dtype in fields]
+    return parameters, np.array([r.rounding for r in rows])
+
+
+def addition(rng: np.random.Generator, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """A fused addend with its multipliers and shifts."""
+    addend = rng.integers(-128, 128, shape).astype(np.int8)
+    multiplier = rng.integers(1 << 14, 1 << 15, shape[3]).astype(np.int16)
+    return [addend, multiplier, rng.integers(4, 20, shape[3]).astype(np.int8)]
+
+
+def convolve(
+    rng: np.random.Generator, x: tuple[int, ...], outputs: int, machine: Host, *, group: int = 1, added: bool = False,
+    threads: int = 1, clamp: tuple[int, int] = (-128, 127), zero_point: int = 0, dead: float = 0.0, **window: Any,
+) -> None:  # fmt: skip
+    """One convolution of random bytes, in the reference and the JIT."""
+    kh, kw = window.pop("kernel")
+    n, h, w, c = x
+    strides, pads, dilations = window["strides"], window["pads"], window["dilations"]
+    reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
+    size = [(s + pads[i] + pads[i + 2] - reach[i]) // strides[i] + 1 for i, s in enumerate((h, w))]
+    if min(size) < 1:
+        return
+    out = (n, *size, outputs)
+    weight = rng.integers(-127, 128, (outputs, kh, kw, c // group)).astype(np.int8)
+    parameters, rounding = form_a(rng, outputs, zero_point, dead)
+    bias = (rng.integers(-20000, 20000, outputs) + rounding).astype(np.int32)
+    extra = addition(rng, out) if added else [None, None, None]
+    op = Conv2d(
+        inputs=(), outputs=(), scheme=Scheme.FORM_A, zero_point=zero_point, clamp_min=clamp[0], clamp_max=clamp[1],
+        group=group, pad_value=int(rng.integers(-128, 128)), addend_zero_point=int(rng.integers(-9, 9)) if added else 0,
+        **window,
+    )  # fmt: skip
+    operands = [rng.integers(-128, 128, x).astype(np.int8), weight, bias, *parameters, *extra]
+    run_both(op, operands, [(out, DType.I8)], dynamic={0, 6} if added else {0}, threads=(threads,), machine=machine)
+
+
+windows = {
+    "kernel": st.sampled_from([(1, 1), (3, 3), (1, 5), (5, 1), (7, 7), (2, 3)]),
+    "strides": st.sampled_from([(1, 1), (2, 2), (1, 2)]),
+    "dilations": st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2)]),
+    "pads": st.sampled_from([(0, 0, 0, 0), (1, 1, 1, 1), (3, 3, 3, 3), (2, 0, 1, 3)]),
+}
+finishes = {
+    "clamp": CLAMPS, "zero_point": st.sampled_from([0, 0, -128, 5]), "added": st.booleans(),
+    "dead": st.sampled_from([0.0, 0.2]), "threads": st.sampled_from([1, 2]),
+}  # fmt: skip
+
+
+@machines
+@given(
+    case=st.fixed_dictionaries({**windows, **finishes}),
+    channels=st.sampled_from([3, 4, 7, 16, 32, 33]),
+    outputs=st.sampled_from([16, 24, 32, 48, 64, 80, 96, 130]),
+    size=st.tuples(st.integers(1, 2), st.sampled_from([1, 2, 7, 9]), st.sampled_from([1, 7, 8, 15, 29])),
+    seed=st.integers(0, 2**31),
+)
+@SETTINGS
+def test_channels_that_fill_vectors(
+    machine: Host, case: dict[str, Any], channels: int, outputs: int, size: tuple[int, int, int], seed: int
+) -> None:
+    convolve(np.random.default_rng(seed), (*size, channels), outputs, machine, **case)
+
+
+@machines
+@given(
+    case=st.fixed_dictionaries({**windows, **finishes}),
+    channels=st.sampled_from([32, 40, 64, 100, 144]),
+    size=st.tuples(st.integers(1, 2), st.sampled_from([1, 2, 5, 9]), st.sampled_from([1, 3, 7, 8, 13])),
+    seed=st.integers(0, 2**31),
+)
+@SETTINGS
+def test_depthwise(machine: Host, case: dict[str, Any], channels: int, size: tuple[int, int, int], seed: int) -> None:
+    convolve(np.random.default_rng(seed), (*size, channels), channels, machine, group=channels, **case)
+
+
+@machines
+@given(
+    case=st.fixed_dictionaries({**windows, **finishes}),
+    group=st.sampled_from([2, 3]),
+    per_group=st.sampled_from([(4, 32), (6, 64), (17, 48)]),
+    size=st.tuples(st.just(1), st.integers(1, 5), st.integers(1, 9)),
+    seed=st.integers(0, 2**31),
+)
+@SETTINGS
+def test_groups(
+    machine: Host, case: dict[str, Any], group: int, per_group: tuple[int, int], size: tuple[int, int, int], seed: int
+) -> None:
+    channels, outputs = (group * each for each in per_group)
+    convolve(np.random.default_rng(seed), (*size, channels), outputs, machine, group=group, **case)
+
+
+@machines
+@given(
+    kernel=st.sampled_from([(2, 2), (3, 3), (4, 4)]),
+    strides=st.sampled_from([(1, 1), (2, 2), (3, 2)]),
+    channels=st.sampled_from([5, 16, 32]),
+    outputs=st.sampled_from([32, 64, 96]),
+    zero_points=st.tuples(st.sampled_from([0, -128, 9]), st.sampled_from([0, -7])),
+    seed=st.integers(0, 2**31),
+)
+@SETTINGS
+def test_transposed(
+    machine: Host, kernel: tuple[int, int], strides: tuple[int, int], channels: int, outputs: int,
+    zero_points: tuple[int, int], seed: int,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    h, w = (int(v) for v in rng.integers(1, 7, 2))
+    out = (1, *((s - 1) * t + k for s, t, k in zip((h, w), strides, kernel, strict=True)), outputs)
+    parameters, rounding = form_a(rng, outputs, zero_points[1], 0.1)
+    weight = rng.integers(-127, 128, (outputs, *kernel, channels)).astype(np.int8)
+    bias = (rng.integers(-20000, 20000, outputs) + rounding).astype(np.int32)
+    op = ConvTranspose2d(
+        inputs=(), outputs=(), scheme=Scheme.FORM_A, zero_point=zero_points[1], clamp_min=-128, clamp_max=127,
+        strides=strides, pads=(0, 0, 0, 0), dilations=(1, 1), output_padding=(0, 0), group=1,
+        x_zero_point=zero_points[0],
+    )  # fmt: skip
+    operands = [rng.integers(-128, 128, (1, h, w, channels)).astype(np.int8), weight, bias, *parameters]
+    run_both(op, operands, [(out, DType.I8)], machine=machine)
+
+
+def test_the_cases_are_the_fast_ones() -> None:
+    """What these tests are for: on a machine with byte dot products, plans are packed."""
+    from hbc_runtime.jit.host import Dot
+    from hbc_runtime.jit.quad_plan import make_quad_plan
+    from hbc_runtime.jit.window import Axis, Window
+
+    able = [m for m in MACHINES.values() if m.dot is Dot.U8S8]
+    if not able:
+        pytest.skip("this machine has no byte dot products")
+    window = Window(1, 32, 1, 96, Axis(9, 9, 3, 1, 1, 1), Axis(15, 15, 3, 1, 1, 1), 0)
+    plans = [make_quad_plan(window, True, m, 9 * 32 * 96, fast=True) for m in able]
+    assert all(p.packed for p in plans)
