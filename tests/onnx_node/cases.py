@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 Array = npt.NDArray[Any]
 
@@ -72,9 +72,18 @@ def _case(test: Any) -> NodeCase:
     inputs = [i.name for i in graph.input if i.name not in held]
     outputs = [o.name for o in graph.output]
     data = tuple(
-        (dict(zip(inputs, ins, strict=False)), dict(zip(outputs, outs, strict=True))) for ins, outs in test.data_sets
+        (
+            dict(zip(inputs, map(_array, ins), strict=False)),
+            dict(zip(outputs, map(_array, outs), strict=True)),
+        )
+        for ins, outs in test.data_sets
     )
     return NodeCase(test.name, test.model, data, test.rtol, test.atol)
+
+
+def _array(value: Any) -> Any:
+    """Some tests bring their data serialised."""
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
 def _nodes(node: NodeProto) -> list[NodeProto]:

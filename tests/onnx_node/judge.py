@@ -57,7 +57,7 @@ def reason_of(error: HbcError) -> str:
     """The kind of a refusal: its title and first reason, without the model's own names and numbers."""
     diagnostic = error.diagnostic
     text = f"{diagnostic.title}: {diagnostic.why.splitlines()[0]}" if diagnostic.why else diagnostic.title
-    return re.sub(r"'[^']*'", "'…'", text)
+    return re.sub(r"(?<!\w)'[^']*'(?!\w)", "'…'", text)
 
 
 def _wrong(case: NodeCase, got: Mapping[str, Any], want: Mapping[str, Any]) -> str | None:
