@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import hbc
@@ -31,7 +32,7 @@ def main() -> None:
     for threads in options.threads:
         for net in nets:
             names = [n for n in dict.fromkeys([OURS, *options.engines]) if NEEDS[n] in net.files]
-            contests.append(contest(net, names, threads, options.rounds, macs(net), peak=peak and threads == 1))
+            contests.append(contest(net, names, threads, options.rounds, peak=peak and threads == 1))
             print(table(contests[-1:]), flush=True)
     print(f"\n{machine()}\n\n{table(contests)}\n\n{loading(contests)}")
     if options.json:
@@ -46,12 +47,20 @@ def _nets(models: Path | None, cache: Path, wanted: list[str]) -> list[Net]:
     unknown = [n for n in wanted if n not in found]
     if unknown:
         raise SystemExit(f"no network {unknown[0]!r}; there are {', '.join(found)}")
-    return [found[n]() for n in (wanted or found)]
+    return [with_programs(found[n](), cache) for n in (wanted or found)]
 
 
-def macs(net: Net) -> int:
-    """Multiplications of one run, as the compile report counts them."""
-    return hbc.compile(net.files.get("s8s8", net.files["u8s8"]), march="nash-e").report.macs
+def with_programs(net: Net, folder: Path) -> Net:
+    """The network with its compiled programs (`hbm_u8s8`, `hbm_s8s8`) in `folder`, and its multiplications."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files, macs = dict(net.files), 0
+    for form in ("u8s8", "s8s8"):
+        if form in files:
+            compiled = hbc.compile(files[form], march="nash-e")
+            files[f"hbm_{form}"] = folder / f"{net.name}_{form}.hbm"
+            compiled.save(files[f"hbm_{form}"])
+            macs = compiled.report.macs
+    return replace(net, files=files, macs=macs)
 
 
 if __name__ == "__main__":

@@ -21,22 +21,10 @@ def hbc_u8s8(net: Net, threads: int) -> Run:
 
 
 def _hbc(net: Net, form: str, threads: int) -> Run:
-    import hbc
     from hbc_runtime import Session
 
-    path = net.files[form].with_suffix(".hbm")
-    if not path.exists():
-        path = _scratch(net, form)
-        hbc.compile(net.files[form], march="nash-e").save(path)
-    session, feeds = Session(path, threads=threads), net.feeds()
+    session, feeds = Session(net.files[f"hbm_{form}"], threads=threads), net.feeds()
     return lambda: session.run(feeds)
-
-
-def _scratch(net: Net, form: str) -> Any:
-    import tempfile
-    from pathlib import Path
-
-    return Path(tempfile.mkdtemp(prefix="hbc-bench-")) / f"{net.name}_{form}.hbm"
 
 
 def ort_u8s8(net: Net, threads: int) -> Run:

@@ -52,9 +52,7 @@ class Worker:
 
     def __init__(self, name: str, net: Net, threads: int) -> None:
         command = [sys.executable, "-m", "bench.worker", name, pickle.dumps(net).hex(), str(threads)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self.ready = self.read()
 
     def read(self) -> dict[str, float]:
@@ -85,11 +83,11 @@ class Worker:
         self.process.wait()
 
 
-def contest(net: Net, names: Sequence[str], threads: int, rounds: int, macs: int, *, peak: bool) -> Contest:
+def contest(net: Net, names: Sequence[str], threads: int, rounds: int, *, peak: bool) -> Contest:
     """Run `rounds` rounds."""
     workers: dict[str, Worker] = {}
     roof = None
-    result = Contest(net.name, threads, {n: [] for n in names}, macs=macs)
+    result = Contest(net.name, threads, {n: [] for n in names}, macs=net.macs)
     try:
         for name in names:
             workers[name] = Worker(name, net, threads)

@@ -27,6 +27,7 @@ class Net:
     name: str
     files: dict[str, Path]
     inputs: dict[str, tuple[int, ...]]
+    macs: int = 0  # of one run, as the compile report counts them
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Random inputs, standard normal."""
