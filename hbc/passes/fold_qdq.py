@@ -13,10 +13,10 @@ from hbc.ir.core import Module, Op, Value
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
-from hbc_runtime import numerics
 
 from .base import Pass, Target
 from .matching import activation_behind, const_value, integers_behind, real_constant, weight_behind
+from .real_constants import has_integers, quantized, with_integers
 from .weak_channels import strengthen
 
 Operands = list[Value | None]
@@ -32,7 +32,8 @@ class FoldQdq(Pass):
         %y = quantize %c
 
     The real-valued op stays where somebody else reads it; `dce` drops it otherwise. A bias stays what it is (real
-    values, or i32 with its scale); constants of elementwise ops that are not quantised become i16.
+    values, or i32 with its scale); constants of elementwise ops that are not quantised become i16 of the range that the
+    result's range leaves them, or, beside a maximum or minimum, integers of the result's scale.
     """
 
     name: ClassVar[str] = "fold-qdq"
@@ -73,6 +74,10 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
         operands = [_requantized(rw, operands[0], t)]  # first: the operand's own scale may not hold the border
     elif isinstance(op, ops.Concat):
         operands = [_joinable(rw, v, t, sem) for v in operands]
+    elif isinstance(op, ops.Binary):
+        operands = with_integers(rw, op, operands, t, sem) or []
+        if not operands:
+            return None
     elif isinstance(op, SAME_SCALE):
         return _in_operand_scale(rw, op, operands, attrs, t)
     return rw.op(type(op), *operands, type=t, **attrs)
@@ -100,14 +105,6 @@ def _joinable(rw: Rewriter, value: Value | None, t: TensorType, sem: Semantics) 
     if reals is None:
         return value if value.type.dtype is t.dtype else _requantized(rw, value, t)
     return rw.op(ops.Const, value=quantized(reals, t, sem), type=TensorType(reals.shape, t.dtype, t.quant)).out
-
-
-def quantized(reals: np.ndarray, t: TensorType, sem: Semantics) -> np.ndarray:
-    """`reals` as a quantize to the per-tensor type `t` makes them."""
-    assert t.quant is not None
-    lo, hi = t.dtype.limits
-    scale, zero = np.float32(t.quant.scale[0]), np.int64(t.quant.zero_point[0])
-    return np.asarray(numerics.quantize(reals, scale, zero, sem.rounding, lo, hi), t.dtype.numpy)
 
 
 def fold_concat(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
@@ -175,24 +172,15 @@ def fold_matmul(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
 
 
 def fold_elementwise(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
-    """Activations; a constant operand that is not quantised becomes i16 of its own range."""
+    """Activations of up to 6 axes; one may be a constant of reals, which `with_integers` makes integers."""
     folded: Operands = []
     for value in op.operands:
-        q = activation_behind(value)
-        folded.append(q if q is not None else _quantized_constant(rw, value, sem))
-    computed = [v for v in folded if v is not None and v.defined_by(ops.Const) is None]
-    return None if None in folded or not computed or max(v.type.rank for v in folded if v) > 6 else folded
-
-
-def _quantized_constant(rw: Rewriter, value: Value | None, sem: Semantics) -> Value | None:
-    reals = real_constant(value, sem)
-    if value is None or reals is None or not np.all(np.isfinite(reals)):
-        return None
-    largest = float(np.abs(reals).max()) if reals.size else 0.0
-    scale = float(np.float32(largest / 32767)) if largest > 0 else 1.0
-    ints = np.asarray(np.clip(np.rint(reals.astype(np.float64) / scale), -32767, 32767), np.int16)
-    t = TensorType(ints.shape, DType.I16, Quant.per_tensor(scale))
-    return rw.op(ops.Const, value=ints, type=t, name=value.name).out
+        q, reals = activation_behind(value), real_constant(value, sem)
+        if q is None and (reals is None or not has_integers(reals, op)):
+            return None
+        folded.append(value if q is None else q)
+    computed = [v for v in folded if v is not None and v.type.quant is not None and v.defined_by(ops.Const) is None]
+    return folded if computed and max(v.type.rank for v in folded if v) <= 6 else None
 
 
 def fold_batch_norm(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:

@@ -19,6 +19,7 @@ from .base import Target
 from .fold_qdq import WEIGHTED, weight_axis_fits
 from .lower_to_mul import why_no_product
 from .matching import NARROW, activation_behind, const_value, integers_behind, real_constant
+from .real_constants import why_too_coarse
 from .why_select import why_unlike
 
 KEEP = "keep it at the model's head or tail, where it doesn't split the BPU's part, or compute it outside the model"
@@ -234,8 +235,12 @@ def _quantize(op: Op, q: ops.Quantize) -> Rejection | None:
 def _constants(op: Op, sem: Semantics) -> Rejection | None:
     for _, _, value in _named_operands(op):
         reals = real_constant(value, sem)
-        if reals is not None and not np.all(np.isfinite(reals)):
+        ordered = isinstance(op, (ops.Add, ops.Sub, ops.Maximum, ops.Minimum))  # which infinities saturate
+        if reals is not None and not np.all(np.isfinite(reals) | (ordered & np.isinf(reals))):
             return Rejection(f"the constant {name_of(value)} holds an infinity or a NaN", "clip it to finite numbers")
+    coarse = why_too_coarse(op, sem)
+    if coarse is not None:
+        return coarse
     ranks = [v.type.rank for v in op.operands if v is not None]
     if isinstance(op, ops.Binary) and max(ranks) > MAX_RANK:
         return Rejection(

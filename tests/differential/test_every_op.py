@@ -22,7 +22,7 @@ from tests.onnx_node.cases import PROMISED
 from tests.ort_age import needs_young_onnxruntime
 from tests.unit.frontend.net import onnxruntime_outputs
 
-SOME = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 YOUNG = {"RMSNormalization": "has no opset 23"}
 each = pytest.mark.parametrize("op", sorted(BUILD))
 both = pytest.mark.parametrize("arith", ARITHS)

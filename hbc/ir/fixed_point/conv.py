@@ -161,20 +161,27 @@ def conv_transpose2d(op: ConvTranspose2d, sem: Semantics, arrays: Arrays) -> Fix
     return Fixed(isa.ConvTranspose2d, (NHWC, ints, stored_bias(bias, sem), *params), fields, NHWC)
 
 
+_BATCH_NORM_OFFSET = 1 << 30  # accumulator steps that an offset may take: as many again are left for x
+
+
 def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
     """batch_norm → a depthwise 1×1 Conv2d.
 
-    Its weights are ±127 and its scales carry the multiplier, as the vendor does for averages.
+    Its weights are ±127 and its scales carry the multiplier, as the vendor does for averages; smaller ones, or 0, where
+    the offset would leave 32 bits in steps so fine.
     """
     x, out = signed(op.x.type), signed(op.out.type)
-    factor = _constant(arrays[1]).astype(np.float64)
+    factor, offset = (_constant(a).astype(np.float64) for a in arrays[1:3])
     channels = len(factor)
-    ints = (127 * np.sign(factor)).astype(np.int8).reshape(channels, 1, 1, 1)
-    acc_scale = scalar_scale(x) * np.abs(factor) / 127
+    steps = scalar_scale(x) * np.abs(factor)
+    with np.errstate(divide="ignore", over="ignore"):
+        weight = np.where(offset != 0, np.floor(_BATCH_NORM_OFFSET * steps / np.abs(offset)), 127).clip(0, 127)
+    ints = (weight * np.sign(factor)).astype(np.int8).reshape(channels, 1, 1, 1)
+    acc_scale = np.where(weight > 0, steps / np.maximum(weight, 1), 0.0)
     scheme = choose_scheme(out, sem, bias=True)
     params, rounding = multipliers(acc_scale / scalar_scale(out), scheme, scalar_zero_point(out))
     steps = np.where(acc_scale > 0, acc_scale, scalar_scale(out) / 2**15)  # a zero multiplier leaves the offset alone
-    bias = numerics.bias_to_accumulator(_constant(arrays[2]), steps)
+    bias = numerics.bias_to_accumulator(offset, steps)
     bias = bias - scalar_zero_point(x) * ints.astype(np.int64).sum(axis=(1, 2, 3)) + rounding
     if np.any(acc_scale == 0):
         params, bias = _constant_channels(params, bias, acc_scale == 0, scheme, scalar_zero_point(out))

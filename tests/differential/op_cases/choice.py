@@ -20,7 +20,7 @@ def near(d: Draw, by: Scaled, shape: Shape) -> Array:
 def comparison(op: str) -> Build:
     def build(d: Draw) -> OpCase:
         """With a tensor of that scale, or with a constant: one of the reals, one beside it, anything."""
-        case, by, shape = OpCase(), d.by(), d.shape(0, 5)
+        case, by, shape = OpCase(), d.far(), d.shape(0, 5)
         x = near(d, by, shape)
         if d.flag():
             other = case.activation(near(d, by, d.broadcast(shape)), by)
@@ -39,7 +39,7 @@ def comparison(op: str) -> Build:
 def logic(op: str) -> Build:
     def build(d: Draw) -> OpCase:
         """What a comparison found, and bools that come from outside or are constant."""
-        case, by, shape = OpCase(), d.by(), d.shape(0, 5)
+        case, by, shape = OpCase(), d.far(), d.shape(0, 5)
         found = case.op("Less", case.activation(near(d, by, shape), by), case.const(np.float32(0)))
         if op == "Not":
             case.op("Not", found, out="y")
@@ -55,7 +55,7 @@ def logic(op: str) -> Build:
 
 def where(d: Draw) -> OpCase:
     """Sides of the result's scale, or a constant; conditions of any shape that broadcasts."""
-    case, by, shape = OpCase(), d.by(), d.shape(0, 5)
+    case, by, shape = OpCase(), d.far(), d.shape(0, 5)
     condition = case.feed(np.asarray(d.rng().random(d.broadcast(shape)) < 0.5))
     a = d.activation(case, shape, by)
     if d.int(0, 2):
@@ -110,7 +110,7 @@ def case_type(dtype: Any) -> int:
 def quantize(d: Draw) -> OpCase:
     """Reals from outside, ties among them, or dequantized ones of another scale, to one scale or one per entry."""
     case, shape = OpCase(), d.shape(1, 5)
-    by = d.by()
+    by = d.far()
     per_axis = d.flag()
     if per_axis:
         axis = d.axis(len(shape))
@@ -130,7 +130,7 @@ def quantize(d: Draw) -> OpCase:
 def dequantize(d: Draw) -> OpCase:
     """To reals: of one scale or one per entry of an axis; i32 without a zero point, too."""
     case, shape = OpCase(), d.shape(1, 5)
-    by = d.by()
+    by = d.far()
     if d.flag():
         axis = d.axis(len(shape))
         scale = d.reals((shape[axis],), 0.01, 0.1)

@@ -96,6 +96,11 @@ class Draw:
             zero = self.int(info.min, info.max) if self.kind is Kind.AFFINE else 0
         return Scaled(float(scale), np.dtype(dtype).type(zero))
 
+    def far(self, *, dtype: Any = None) -> Scaled:
+        """As `by`, with a scale that may be far from 1: for ops whose result grows and shrinks with its operand."""
+        by = self.by(dtype=dtype)
+        return Scaled(by.scale * 2.0 ** self.int(-12, 12), by.zero)
+
     def like(self, by: Scaled, factor: float = 1.0) -> Scaled:
         """Another zero point of that dtype, and `factor` times its scale, give or take a fifth."""
         other = self.by(dtype=by.dtype)

@@ -17,7 +17,7 @@ Move = Callable[[Draw, OpCase, str, Shape], str]
 def moved(move: Move, low: int = 1, high: int = 5) -> Build:
     def build(d: Draw) -> OpCase:
         """One scale, so that nothing is rounded."""
-        case, by, shape = OpCase(), d.by(), d.shape(low, high)
+        case, by, shape = OpCase(), d.far(), d.shape(low, high)
         return case.result(move(d, case, d.activation(case, shape, by), shape), by)
 
     return build
@@ -25,7 +25,7 @@ def moved(move: Move, low: int = 1, high: int = 5) -> Build:
 
 def concat(d: Draw) -> OpCase:
     """One to four parts of one scale, a constant among them now and then."""
-    case, by, shape = OpCase(), d.by(), d.shape()
+    case, by, shape = OpCase(), d.far(), d.shape()
     axis = d.axis(len(shape))
     parts = []
     for i in range(d.int(1, 4)):
@@ -38,7 +38,7 @@ def concat(d: Draw) -> OpCase:
 
 def split(d: Draw) -> OpCase:
     """Sizes that are given, or a number of parts of which the last is smaller; every part an output."""
-    case, by, shape = OpCase(), d.by(), d.shape()
+    case, by, shape = OpCase(), d.far(), d.shape()
     axis = d.axis(len(shape))
     size, parts = shape[axis], d.int(1, shape[axis])
     names = [f"part{i}" for i in range(parts)]
@@ -81,7 +81,7 @@ def gather(d: Draw, c: OpCase, x: str, shape: Shape) -> str:
 
 def pad(d: Draw) -> OpCase:
     """All modes; a number of the result's scale or none; negative pads crop."""
-    case, by, shape = OpCase(), d.by(), d.shape(1, 4)
+    case, by, shape = OpCase(), d.far(), d.shape(1, 4)
     mode = d.of("constant", "constant", "reflect", "edge", "wrap")
     most = [s - 1 if mode in {"reflect", "wrap"} else 3 for s in shape]
     pads = [d.int(0, m) for m in (*most, *most)]
@@ -108,7 +108,7 @@ def flatten(d: Draw, c: OpCase, x: str, shape: Shape) -> str:
 
 def squeeze(d: Draw) -> OpCase:
     """The axes of size 1: some of them, or all where none is named."""
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     shape = tuple(d.of(1, 1, 2, 3) for _ in range(d.int(1, 6)))
     axes = [a for a, s in enumerate(shape) if s == 1 and d.flag()]
     named = [longs(case, [a - len(shape) * d.int(0, 1) for a in axes])] if axes else []
@@ -137,7 +137,7 @@ def transpose(d: Draw, c: OpCase, x: str, shape: Shape) -> str:
 
 
 def depth(d: Draw) -> OpCase:
-    case, by, block = OpCase(), d.by(), d.int(1, 3)
+    case, by, block = OpCase(), d.far(), d.int(1, 3)
     shape = (d.int(1, 2), block * block * d.int(1, 3), d.int(1, 4), d.int(1, 4))
     return case.result(
         case.op("DepthToSpace", d.activation(case, shape, by), blocksize=block, mode=d.of("DCR", "CRD")), by
@@ -145,7 +145,7 @@ def depth(d: Draw) -> OpCase:
 
 
 def space(d: Draw) -> OpCase:
-    case, by, block = OpCase(), d.by(), d.int(1, 3)
+    case, by, block = OpCase(), d.far(), d.int(1, 3)
     shape = (d.int(1, 2), d.int(1, 3), block * d.int(1, 3), block * d.int(1, 3))
     return case.result(case.op("SpaceToDepth", d.activation(case, shape, by), blocksize=block), by)
 
@@ -171,7 +171,7 @@ def added(d: Draw, case: OpCase, shape: Shape, constant: str, by: Scaled) -> OpC
 
 def constant(d: Draw) -> OpCase:
     """Every attribute that holds numbers."""
-    case, by, shape = OpCase(), d.by(), d.shape()
+    case, by, shape = OpCase(), d.far(), d.shape()
     values = d.reals(d.of((), shape[-1:], shape))
     if values.ndim == 0:
         c = case.op("Constant", value_float=float(values))
@@ -183,7 +183,7 @@ def constant(d: Draw) -> OpCase:
 
 
 def constant_of_shape(d: Draw) -> OpCase:
-    case, by, shape = OpCase(), d.by(), d.shape()
+    case, by, shape = OpCase(), d.far(), d.shape()
     value = helper.make_tensor("value", TensorProto.FLOAT, [1], [float(d.real(-2, 2))])
     attrs = {"value": value} if d.flag() else {}
     return added(d, case, shape, case.op("ConstantOfShape", longs(case, d.of(shape, shape[-1:], ())), **attrs), by)
@@ -191,7 +191,7 @@ def constant_of_shape(d: Draw) -> OpCase:
 
 def shape_of(d: Draw) -> OpCase:
     """The sizes of an activation as a result, and as the target of a reshape."""
-    case, by, shape = OpCase(), d.by(), d.shape(1, 4)
+    case, by, shape = OpCase(), d.far(), d.shape(1, 4)
     x = d.activation(case, shape, by)
     attrs = {"start": d.axis(len(shape))} if d.flag() else {}
     case.op("Shape", x, out="sizes", **attrs)
@@ -202,7 +202,7 @@ def shape_of(d: Draw) -> OpCase:
 
 def conditional(d: Draw) -> OpCase:
     """A condition that is constant or follows from shapes: one branch is all there is."""
-    case, by, shape = OpCase(), d.by(), d.shape()
+    case, by, shape = OpCase(), d.far(), d.shape()
     x = d.activation(case, shape, by)
     branches = {}
     for name, op in (("then_branch", "Relu"), ("else_branch", "Neg")):

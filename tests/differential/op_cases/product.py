@@ -31,7 +31,7 @@ def convolution(d: Draw) -> OpCase:
     kernel = tuple(d.ints(rank, 1, 3))
     attrs = {"strides": d.ints(rank, 1, 3), "dilations": d.ints(rank, 1, 2), "pads": d.ints(2 * rank, 0, 2)}
     size = [(k - 1) * 2 + 1 + d.int(0, 3) for k in kernel]
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     x, w = d.activation(case, (d.int(1, 2), cin, *size), by), d.weight(case, (out, per_group, *kernel))
     y = case.op("Conv", x, w, *biases(d, case, (out,)), group=group, **attrs)
     return case.result(y, result_by(d, by, per_group * math.prod(kernel)))
@@ -42,7 +42,7 @@ def transposed(d: Draw) -> OpCase:
     cin, per_group = group * d.int(1, 3), d.int(1, 3)
     kernel, strides = tuple(d.ints(rank, 2, 3)), d.ints(rank, 1, 3)
     attrs = {"strides": strides, "output_padding": [d.int(0, s - 1) for s in strides], "pads": d.ints(2 * rank, 0, 1)}
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     x = d.activation(case, (d.int(1, 2), cin, *d.ints(rank, 2, 4)), by)
     w = case.weight(d.rng().integers(-127, 128, (cin, per_group, *kernel)).astype(np.int8), np.float32(0.004))
     y = case.op("ConvTranspose", x, w, *biases(d, case, (group * per_group,)), group=group, **attrs)
@@ -50,22 +50,25 @@ def transposed(d: Draw) -> OpCase:
 
 
 def gemm(d: Draw) -> OpCase:
-    """Either operand turned; alpha and beta; a third operand of any shape that broadcasts."""
+    """Either operand turned; alpha and beta; a third operand of any shape that broadcasts and of the result's size."""
     m, k, n = d.int(1, 4), d.int(1, 9), d.int(1, 5)
     attrs: dict[str, Any] = {"transA": d.int(0, 1), "transB": d.int(0, 1)}
     if d.flag():
         attrs |= {"alpha": float(d.real(0.5, 2)), "beta": float(d.real(0.5, 2))}
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     a = d.activation(case, (k, m) if attrs["transA"] else (m, k), by)
     b = d.weight(case, (n, k) if attrs["transB"] else (k, n), 1 - attrs["transB"])
-    c = biases(d, case, d.of((n,), (1, n), (1,), (m, 1), (m, n), ()))
-    return case.result(case.op("Gemm", a, b, *c, **attrs), result_by(d, by, k))
+    y_by = result_by(d, by, k)
+    largest = y_by.scale * (100 if d.kind is not Kind.WIDE else 25600)
+    shape = d.of((n,), (1, n), (1,), (m, 1), (m, n), ())
+    c = [case.const(d.reals(shape, -largest, largest))] if d.flag() else []
+    return case.result(case.op("Gemm", a, b, *c, **attrs), y_by)
 
 
 def matmul(d: Draw) -> OpCase:
     """By weights or by a tensor; batches that broadcast; operands of one axis."""
     batch, m, k, n = d.shape(0, 2, 3), d.int(1, 4), d.int(1, 9), d.int(1, 5)
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     left: Shape = d.of((*batch, m, k), (*batch, m, k), (k,))
     if d.flag():
         b = d.weight(case, (k, n), 1)
@@ -83,7 +86,7 @@ def matmul(d: Draw) -> OpCase:
 
 
 def eight_bits(d: Draw) -> Scaled:
-    return d.by(dtype=d.of(np.int8, np.uint8))
+    return d.far(dtype=d.of(np.int8, np.uint8))
 
 
 def parameters(case: OpCase, by: Scaled) -> list[str]:

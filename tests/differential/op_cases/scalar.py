@@ -33,7 +33,7 @@ def pair(d: Draw, case: OpCase, a_by: Scaled, b_by: Scaled) -> list[str]:
 def two_operands(op: str) -> Build:
     def build(d: Draw) -> OpCase:
         """A result whose steps are not much finer than the operands'."""
-        case, a_by = OpCase(), d.by()
+        case, a_by = OpCase(), d.far()
         b_by = d.like(a_by, d.of(0.1, 1.0, 3.0))
         y_by = d.like(a_by, d.of(0.5, 1.0, 3.0) * max(1.0, b_by.scale / a_by.scale))
         return case.result(case.op(op, *pair(d, case, a_by, b_by)), y_by)
@@ -42,11 +42,13 @@ def two_operands(op: str) -> Build:
 
 
 def product(d: Draw) -> OpCase:
+    """Two tensors, or a tensor and constants of up to 3."""
     case, a_by = OpCase(), d.by()
     b_by = d.like(a_by)
     steps = 60 * (256 if d.kind is Kind.WIDE else 1)
-    y_by = d.like(a_by, b_by.scale * steps if d.flag() else 3.0)
-    return case.result(case.op("Mul", *pair(d, case, a_by, b_by)), y_by)
+    operands = pair(d, case, a_by, b_by)
+    grows = len(case.feeds) == 2 and d.flag()  # a constant's step (1/10923) shows where the result's are far finer
+    return case.result(case.op("Mul", *operands), d.like(a_by, b_by.scale * steps if grows else 3.0))
 
 
 def quotient(d: Draw) -> OpCase:
@@ -93,7 +95,7 @@ def power(d: Draw) -> OpCase:
 def extremum(op: str) -> Build:
     def build(d: Draw) -> OpCase:
         """One to four operands, of one scale or of several."""
-        case, by = OpCase(), d.by()
+        case, by = OpCase(), d.far()
         shape = d.shape(0, 4)
         xs = [d.activation(case, shape, by)]
         xs += [operand(d, case, d.broadcast(shape), d.of(by, d.like(by))) for _ in range(d.int(0, 3))]
@@ -110,8 +112,6 @@ def inside(by: Scaled, q: Array, holds: Callable[[Array], Array]) -> Array:
     info = np.iinfo(by.dtype)
     every = np.arange(info.min, info.max + 1)
     good = every[holds((every - int(by.zero)) * np.float32(by.scale))]
-    if not good.size:
-        good = np.array([int(by.zero)])
     return np.asarray(good[np.abs(good[None] - q.reshape(-1, 1).astype(np.int64)).argmin(1)].reshape(q.shape), by.dtype)
 
 
@@ -129,7 +129,7 @@ def everything(d: Draw, by: Scaled) -> Array:
 
 def whole(x: Array) -> Array:
     """Every real."""
-    return np.ones(x.shape, bool)
+    return np.ones(np.shape(x), bool)
 
 
 def function(
@@ -150,6 +150,8 @@ def function(
             by = Scaled(float(np.float32(d.real(0.2, 0.999) / REACH[d.kind])), by.zero)
         elif steps and d.flag():
             by = Scaled(float(np.float32(d.of(0.5, 0.25, 0.1, 2 / 127, 1 / 3, 0.3))), by.zero)
+        if not domain(np.float32(np.iinfo(by.dtype).max - int(by.zero)) * np.float32(by.scale)).all():
+            by = Scaled(by.scale, by.dtype.type(np.iinfo(by.dtype).min))  # else no integer is inside
         case = OpCase()
         x = case.activation(inside(by, everything(d, by), domain), by)
         return case.result(case.op(op, x, **attributes(d)), d.by(*result))
@@ -198,7 +200,7 @@ FUNCTIONS: dict[str, Build] = {
 
 def clip(d: Draw) -> OpCase:
     """Bounds that are constants (also beyond the range), scalars that are computed, or missing."""
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     x = d.activation(case, d.shape(0, 5), by)
     bounds = []
     for low, high in ((-3, 0), (0, 3)):
@@ -215,7 +217,7 @@ def clip(d: Draw) -> OpCase:
 
 def prelu(d: Draw) -> OpCase:
     """Slopes that broadcast to x, and of any sign."""
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     shape = d.shape(1, 4)
     slope = case.const(d.reals(d.broadcast(shape), -0.5, 1.5))
     return case.result(case.op("PRelu", d.activation(case, shape, by), slope), d.like(by))

@@ -35,6 +35,7 @@ EXACT = Limit(0, 0, 0, "integers are moved, compared or counted, or ONNX Runtime
 ROUNDED = Limit(1, 1, 1, "the exact result is rounded once, on both sides; half up and half to even part at ties")
 TABLE = Limit(1, 257, 1, "entries are rounded half up; 16 bits interpolate, by a step of 8 bits at most (D8)")
 PRODUCTS = Limit(1, 2, 1, "form A rounds by whole steps of the accumulator; ONNX Runtime's float sums miss ties")
+FACTORS = Limit(1, 2, 1, "rounded once; a constant in i16 moves a result of 16 bits by half a quantum more")
 SUMS = Limit(1, 4, 1, "of 15-bit multipliers over one shift (D6), whose error 16 bits see")
 SOFTMAX = Limit(2, 8, 0, "16 bits between the parts (D9): what decompose asks of its bound; reals are ONNX Runtime's")
 LOG_SOFTMAX = Limit(2, 12, 0, "as softmax; 20 terms, each off by 1.5/32767, are 6 quanta of the finest logarithm drawn")
@@ -44,15 +45,15 @@ NORM = Limit(2, 48, 1, "16 bits between the parts (D9); under onnx other float32
 LIMITS: dict[str, Limit] = {
     **dict.fromkeys(BUILD, EXACT),
     **dict.fromkeys(FUNCTIONS, TABLE),
-    **dict.fromkeys(("Add", "Sub"), SUMS),
-    **dict.fromkeys(("Mul", "Max", "Min", "BatchNormalization", "PRelu", "Constant", "ConstantOfShape"), ROUNDED),
+    **dict.fromkeys(("Add", "Sub", "Constant", "ConstantOfShape"), SUMS),
+    **dict.fromkeys(("Max", "Min", "BatchNormalization", "PRelu"), ROUNDED),
     **dict.fromkeys(("GlobalAveragePool", "AveragePool", "ReduceSum", "ReduceMean", "If", "QuantizeLinear"), ROUNDED),
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"), PRODUCTS),
     **dict.fromkeys(
         ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"), NORM
     ),
     **dict.fromkeys(("Resize", "Upsample", "GridSample"), LINEAR),
-    "Softmax": SOFTMAX, "LogSoftmax": LOG_SOFTMAX, "Div": TABLE, "Pow": TABLE, "Clip": ROUNDED,
+    "Softmax": SOFTMAX, "LogSoftmax": LOG_SOFTMAX, "Mul": FACTORS, "Div": TABLE, "Pow": TABLE, "Clip": ROUNDED,
 }  # fmt: skip
 
 # Where an op runs on nash. What isn't named runs on the BPU, in both arithmetics.
@@ -66,7 +67,7 @@ CPU: dict[str, frozenset[tuple[Kind, str]]] = {
     **dict.fromkeys(("Resize", "Upsample", "GridSample"), IN_REALS | {(Kind.WIDE, "bpu")}),
     **dict.fromkeys(("ReduceProd", "CumSum", "TopK", "NonMaxSuppression", "LSTM", "GRU"), ALL),
 }
-# Where the place depends on what is drawn (a dtype, one slope or several, a pole within 16 bits): tested by family.
+# Where the place depends on what is drawn: a dtype, one slope or several, a pole or a constant too coarse for 16 bits.
 EITHER = frozenset(
     {
         *(
@@ -75,7 +76,9 @@ EITHER = frozenset(
             for kind, arith in ALL
         ),
         *((op, Kind.WIDE, "bpu") for op in ("Ceil", "Floor", "Round", "Tan")),
-        *((op, Kind.WIDE, "onnx") for op in ("PRelu", "Relu", "If")),
+        *((op, Kind.WIDE, "onnx") for op in ("Add", "Sub", "Mul", "Constant", "ConstantOfShape")),
+        ("Mul", Kind.WIDE, "bpu"),
+        *((op, Kind.WIDE, "onnx") for op in ("PRelu", "Relu", "If", "Clip")),
     }
 )
 

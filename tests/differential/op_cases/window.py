@@ -14,7 +14,7 @@ def image(d: Draw, low: int = 4, high: int = 8, ranks: tuple[int, ...] = (1, 2, 
 
 def max_pool(d: Draw) -> OpCase:
     """Pads below the kernel, as ONNX Runtime asks; one scale, so nothing is rounded."""
-    case, by, shape = OpCase(), d.by(), image(d, 5, 9)
+    case, by, shape = OpCase(), d.far(), image(d, 5, 9)
     rank = len(shape) - 2
     kernel = d.ints(rank, 1, 3)
     pads = [d.int(0, k - 1) for k in (*kernel, *kernel)]
@@ -24,7 +24,7 @@ def max_pool(d: Draw) -> OpCase:
 
 def average_pool(d: Draw) -> OpCase:
     """1-D and 2-D, ceil mode, dilations, pads counted or not; 3-D without pads."""
-    case, by, shape = OpCase(), d.by(), image(d, 5, 9)
+    case, by, shape = OpCase(), d.far(), image(d, 5, 9)
     rank = len(shape) - 2
     kernel = d.ints(rank, 1, 3)
     pads = [d.int(0, k - 1) if rank < 3 else 0 for k in (*kernel, *kernel)]
@@ -38,7 +38,7 @@ def average_pool(d: Draw) -> OpCase:
 
 def over_everything(op: str) -> Build:
     def build(d: Draw) -> OpCase:
-        case, by = OpCase(), d.by()
+        case, by = OpCase(), d.far()
         y = case.op(op, d.activation(case, image(d, 1, 7), by))
         return case.result(y, by if op == "GlobalMaxPool" else d.of(by, d.like(by)))
 
@@ -47,7 +47,7 @@ def over_everything(op: str) -> Build:
 
 def resize(d: Draw) -> OpCase:
     """Nearest up and down, linear up; the scales are powers of two, whose positions float32 holds exactly."""
-    case, by, shape = OpCase(), d.by(), image(d, 2, 6, (1, 2))
+    case, by, shape = OpCase(), d.far(), image(d, 2, 6, (1, 2))
     rank = len(shape) - 2
     nearest = d.flag()
     attrs = {"coordinate_transformation_mode": d.of("half_pixel", "align_corners", "asymmetric")}
@@ -69,7 +69,7 @@ def resize(d: Draw) -> OpCase:
 
 def upsample(d: Draw) -> OpCase:
     """Opset 9, its last: nearest, or linear as `asymmetric` is; Q/DQ of com.microsoft, for ONNX had none yet."""
-    case, by, shape = OpCase(9), d.by(), image(d, 1, 6, (1, 2))
+    case, by, shape = OpCase(9), d.far(), image(d, 1, 6, (1, 2))
     case.opsets["com.microsoft"] = 1
     x = case.dq(case.feed(d.data(by, shape)), by.scale, by.zero, domain="com.microsoft")
     mode = d.of("nearest", "nearest", "linear")
@@ -83,7 +83,7 @@ def upsample(d: Draw) -> OpCase:
 
 def grid_sample(d: Draw) -> OpCase:
     """Grids that are i16 integers, constants, or reals, a little beyond the image."""
-    case, by = OpCase(), d.by()
+    case, by = OpCase(), d.far()
     n, channels, size, out = d.int(1, 2), d.int(1, 3), d.ints(2, 1, 12), d.ints(2, 1, 5)
     reals = d.reals((n, *out, 2), -1.3, 1.3)
     kind = d.of("i16", "constant", "float")

@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Make, type[Op], str, str]] = {
         "use a constant exponent, or Mul",
     ),
     "a constant that is no number": (
-        lambda n: n.op(ops.Maximum, n.x(), n.const([[[[1.0, np.inf] * 4] * 8]], "c"), node="max"),
+        lambda n: n.op(ops.Maximum, n.x(), n.const([[[[1.0, np.nan] * 4] * 8]], "c"), node="max"),
         ops.Maximum,
         "the constant 'c' holds an infinity or a NaN",
         "clip it to finite numbers",
