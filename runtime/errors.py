@@ -11,7 +11,8 @@ HbmError                    anything wrong with a `.hbm`, an input or the machin
 ├── NoKernel                this runtime cannot execute an instruction
 ├── SegmentFailed           ONNX Runtime failed in a CPU segment
 ├── UnknownModel            the program has no model of that name, or several and none was named
-└── TooManyThreads          the system starts no more threads
+├── TooManyThreads          the system starts no more threads
+└── UnknownIsa              HBC_ISA names no instruction set of this machine
 
 CODE is what `docs/diagnostics.md` lists the class under, EXAMPLE one of its texts.
 """
@@ -109,3 +110,10 @@ class TooManyThreads(HbmError):  # noqa: N818
 
     CODE = "R0111"
     EXAMPLE = "only 3 of 64 threads could be started (can't start new thread); open the model with fewer threads"
+
+
+class UnknownIsa(HbmError):  # noqa: N818
+    """The environment variable HBC_ISA names no instruction set that this machine has."""
+
+    CODE = "R0112"
+    EXAMPLE = "HBC_ISA is 'avx9'; this machine runs avx2, sse2\n  try: one of these, or unset it for the best"

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ..errors import NoKernel
 from ..isa import Instruction, Opcode
-from ..program import ALIGN, BpuSegment, Model, Storage, Tensor
+from ..program import ALIGN, Model, Storage, Tensor
 from .barrier import LINE, barrier
 from .code import Code, aligned
 from .emitter import I32, I64, PTR, VOID, Emitter, i64
@@ -80,13 +80,12 @@ class _Assembly:
 
     def finish(self) -> Code:
         """Emit every entry, generate code."""
-        segments = [(i, s) for i, s in enumerate(self.model.segments) if isinstance(s, BpuSegment)]
-        steps = {i: fused(s.instructions, self.model) for i, s in segments}
+        steps = fused(self.model)
         calls = {i: [self.prepare(op) for op in own if not self.is_alias(op)] for i, own in steps.items()}
         for i, prepared in calls.items():  # after all kernels, when the scratch size is known
             _Entry(self, i).emit(prepared)
         flipped = tuple(i for i, t in enumerate(self.model.tensors) if is_offset(t))
-        return Code(self.compile(), self.packed.block(), self.scratch, tuple(i for i, _ in segments), flipped)
+        return Code(self.compile(), self.packed.block(), self.scratch, tuple(calls), flipped)
 
     def compile(self) -> bytes:
         """An object file. No pass pipeline runs: on such kernels it was measured to gain nothing, and to slow some."""

@@ -33,7 +33,7 @@ class Plan:
 def make_plan(window: Window, host: Host, *, wide: bool, dynamic: bool) -> Plan:
     """Channel by channel where every group has one input channel and too few output channels to fill a vector."""
     few = window.outputs < window.channels * host.lanes
-    if window.group == window.channels > 1 and few and not dynamic:
+    if window.is_depthwise and few and not dynamic:
         lanes = min(host.lanes, 1 << (window.outputs.bit_length() - 1))
         shape = TileShape(window.outputs, lanes, 1, wide)
         return Plan(depthwise=True, dynamic=False, shape=shape)
@@ -103,7 +103,7 @@ def _general(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> None:
     tiles = _Tiles(k, c, at, w.columns.out)
     panels = _Panels(k, c, at, pack)
     lines = w.batch * w.rows.out
-    k.work(panels.count * lines, _cost(w))
+    k.work(panels.count * lines, w.work)
     with k.loop(k.begin, k.end) as item:
         chunk, row = k.b.sdiv(item, i64(lines)), k.b.srem(item, i64(lines))
         group = k.b.sdiv(chunk, i64(c.plan.shape.chunks))
@@ -124,7 +124,7 @@ def _pointwise(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> Non
     tiles = _Tiles(k, c, at, run)
     panels = _Panels(k, c, at, pack)
     runs = -(-total // run)
-    k.work(panels.count * runs, _cost(w))
+    k.work(panels.count * runs, w.work)
     with k.loop(k.begin, k.end) as item:
         chunk, number = k.b.sdiv(item, i64(runs)), k.b.srem(item, i64(runs))
         group = k.b.sdiv(chunk, i64(c.plan.shape.chunks))
@@ -211,11 +211,6 @@ def call_finish(
     k.call(finish(k, c.plan.shape, c.finish), memory, pixels, parameters, out, addend, channel, c.window.outputs)
 
 
-def _cost(w: Window) -> int:
-    taps = w.rows.kernel * w.columns.kernel * w.channels // w.group
-    return w.batch * w.rows.out * w.columns.out * w.outputs * taps // 16
-
-
 def limited(nbytes: int) -> int:
     """`nbytes`, or ValueError where that is more scratch memory than any real layer needs."""
     if nbytes > SCRATCH_LIMIT:
@@ -235,7 +230,7 @@ def _depthwise(k: KernelBuilder, c: Convolution, at: Operands) -> None:
     row_bytes = line.pixels * pixel_bytes
     in_place = _reads_in_place(c, line)
     rows = None if in_place else k.scratch(limited(w.rows.kernel * row_bytes + 64))
-    k.work(w.batch * w.rows.out, _cost(w) * 8)
+    k.work(w.batch * w.rows.out, w.work * 8)
     tile = min(w.columns.out, 8)
     memory = k.scratch(shape.tile_bytes(tile))
     with k.loop(k.begin, k.end) as row:

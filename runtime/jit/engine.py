@@ -27,7 +27,7 @@ _WORTH_KEEPING = 0.1  # seconds of code generation below which the cache is not 
 def build(model: Model, threads: int = 1) -> JitModel:
     """Compile `model` for this machine, or load what was compiled before. `threads` is how many one run may use.
 
-    Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes; ValueError where HBC_ISA
+    Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes; UnknownIsa where HBC_ISA
     asks for an instruction set that this machine lacks. Thread-safe.
     """
     if threads < 1:

@@ -15,8 +15,8 @@ from ..numerics import I32_MAX
 from ..program import Tensor
 from ..types import DType
 from . import numerics
-from .emitter import F32, I32, I64, PTR, Emitter, element, i64, lanes_of, scalar_of, vector
-from .offset import is_offset
+from .emitter import F32, I16, I32, I64, PTR, Emitter, element, i64, lanes_of, scalar_of, vector
+from .offset import OFFSET, is_offset
 from .registry import Constants
 from .tiles import TileShape
 
@@ -39,13 +39,13 @@ class Finish:
     @staticmethod
     def of(op: Requantizing, out: Tensor, addend: Tensor | None = None, addend_zero_point: int = 0) -> Finish:
         """The finish of an instruction. Tensors stored as q + 128 count as u8 with a zero point 128 larger."""
-        up = 128 if is_offset(out) else 0
+        up = OFFSET if is_offset(out) else 0
         dtype = DType.U8 if up else out.dtype
         own = op.scheme, op.zero_point + up, op.clamp_min + up, op.clamp_max + up, dtype
         if addend is None:
             return Finish(*own)
         if is_offset(addend):
-            return Finish(*own, DType.U8, addend_zero_point + 128)
+            return Finish(*own, DType.U8, addend_zero_point + OFFSET)
         return Finish(*own, addend.dtype, addend_zero_point)
 
     @property
@@ -108,6 +108,7 @@ def finish(e: Emitter, shape: TileShape, what: Finish) -> ir.Function:
 
 def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
     tile, pixels, parameters, out, addend, channel, stride = e.args
+    rows = Rows(e, parameters, shape.vectors, shape.lanes)
     starts = [e.smin(e.b.add(channel, i64(v * shape.lanes)), i64(shape.last)) for v in range(shape.vectors)]
     with e.loop(0, pixels) as pixel:
         row = e.b.mul(pixel, stride)
@@ -115,23 +116,29 @@ def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
         for v, start in enumerate(starts):
             at = e.b.add(row, start)
             acc = e.load(tile, e.b.add(words, i64(v * shape.lanes)), shape.accumulator, shape.lanes)
-            y = result_of(e, what, acc, _Rows(e, shape, parameters, v).load, addend, at, shape.used)
+            y = result_of(e, what, acc, rows.of(v), addend, at, shape.used)
             e.store_first(e.resize(y, element(what.out)), shape.used, out, at)
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """The parameter vectors of one channel vector."""
+class Rows:
+    """The parameters of a chunk of channels: rows of `vectors` vectors of `lanes` i32."""
 
     e: Emitter
-    shape: TileShape
-    parameters: ir.Value
-    v: int
+    base: ir.Value
+    vectors: int
+    lanes: int
 
-    def load(self, row: int, scalar: ir.Type = I32) -> ir.Value:
-        return self.e.load(
-            self.parameters, row * self.shape.width + self.v * self.shape.lanes, scalar, self.shape.lanes
-        )
+    def load(self, row: int, n: int, scalar: ir.Type = I32) -> ir.Value:
+        """Vector `n` of row `row`; of i16, twice as many lanes."""
+        index = (row * self.vectors + n) * self.lanes
+        if scalar is I16:
+            return self.e.load(self.base, 2 * index, I16, 2 * self.lanes)
+        return self.e.load(self.base, index, scalar, self.lanes)
+
+    def of(self, n: int, first: int = 0) -> LoadRow:
+        """What loads row `first + i` of vector `n` for a given i."""
+        return lambda row, scalar=I32: self.load(first + row, n, scalar)
 
 
 def result_of(

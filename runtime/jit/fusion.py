@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..isa import Instruction, Quantize, Transpose
-from ..program import Model, Storage
+from ..program import BpuSegment, Model, Segment, Storage
 from ..types import DType
 
 TO_NHWC = (0, 2, 3, 1)
@@ -19,10 +19,19 @@ class QuantizeImage(Quantize):
     """Quantize of [N,C,H,W], C ≤ 4, by one scale, stored as [N,H,W,C]: an image on its way in."""
 
 
-def fused(instructions: Sequence[Instruction], model: Model) -> list[Instruction]:
-    """The instructions with such pairs replaced; what only passed between the two is never written."""
-    reads = Counter(i for s in model.segments for i in _reads(s))
-    reads.update(o.tensor for o in model.outputs)
+def fused(model: Model) -> dict[int, list[Instruction]]:
+    """The instructions of every BPU segment (by its number) with such pairs replaced.
+
+    What only passed between the two is never written.
+    """
+    reads = Counter(o.tensor for o in model.outputs)
+    for segment in model.segments:
+        reads.update(_reads(segment))
+    own = ((i, s.instructions) for i, s in enumerate(model.segments) if isinstance(s, BpuSegment))
+    return {i: _fused(instructions, model, reads) for i, instructions in own}
+
+
+def _fused(instructions: Sequence[Instruction], model: Model, reads: Counter[int]) -> list[Instruction]:
     made: list[Instruction] = []
     for op in instructions:
         before = made[-1] if made else None
@@ -36,11 +45,10 @@ def fused(instructions: Sequence[Instruction], model: Model) -> list[Instruction
     return made
 
 
-def _reads(segment: object) -> Sequence[int]:
-    inner = getattr(segment, "instructions", None)
-    if inner is None:
-        return getattr(segment, "inputs", ())
-    return [i for op in inner for i in op.inputs]
+def _reads(segment: Segment) -> Sequence[int]:
+    if isinstance(segment, BpuSegment):
+        return [i for op in segment.instructions for i in op.inputs]
+    return segment.inputs
 
 
 def _is_image(quantize: Quantize, transpose: Transpose, model: Model, reads: Counter[int]) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from ..errors import UnknownIsa
+
 _lock = threading.Lock()
 
 
@@ -45,13 +47,14 @@ class Isa:
     registers: int
     dot: Dot
     cpu: str  # the plainest CPU that has it, for when it is asked for by name
+    extra: str = ""  # features beyond that CPU's
 
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 ISAS = (  # the best first
-    Isa("avx512vnni", "x86_64", (*_AVX512, "avx512vnni"), 16, 32, Dot.U8S8, "icelake-server"),
+    Isa("avx512vnni", "x86_64", (*_AVX512, "avx512vnni"), 16, 32, Dot.U8S8, "cascadelake"),
     Isa("avx512", "x86_64", _AVX512, 16, 32, Dot.NONE, "skylake-avx512"),
-    Isa("avxvnni", "x86_64", ("avx2", "avxvnni"), 8, 16, Dot.U8S8, "alderlake"),
+    Isa("avxvnni", "x86_64", ("avx2", "avxvnni"), 8, 16, Dot.U8S8, "x86-64-v3", "+avxvnni"),
     Isa("avx2", "x86_64", ("avx2",), 8, 16, Dot.NONE, "x86-64-v3"),
     Isa("sse2", "x86_64", (), 4, 16, Dot.NONE, "x86-64"),
     Isa("dotprod", "aarch64", ("dotprod",), 4, 32, Dot.S8S8, "neoverse-n1"),
@@ -63,7 +66,7 @@ VARIABLE = "HBC_ISA"  # an environment variable that picks one of ISAS by name
 def host() -> Host:
     """The machine that code is made for: this one, with the best instruction set it has, or the one in HBC_ISA.
 
-    Initialises LLVM on first use. Thread-safe. ValueError where HBC_ISA names none that this machine can run.
+    Initialises LLVM on first use. Thread-safe. UnknownIsa where HBC_ISA names none that this machine can run.
     """
     return _host(os.environ.get(VARIABLE, ""))
 
@@ -76,8 +79,8 @@ def _host(wanted: str) -> Host:
         chosen = next((i for i in able if i.name == wanted), None)
         if chosen is None:
             known = ", ".join(i.name for i in able) or "none"
-            msg = f"{VARIABLE} is {wanted!r}; this machine runs {known}"
-            raise ValueError(msg)
+            msg = f"{VARIABLE} is {wanted!r}; this machine runs {known}\n  try: one of these, or unset it for the best"
+            raise UnknownIsa(msg)
         return for_isa(chosen, triple)
     if not able:  # another architecture: what LLVM makes of plain vectors
         return Host(triple, llvm.get_host_cpu_name(), enabled.flatten(), 4, 16, x86=False)
@@ -99,7 +102,7 @@ def runnable() -> list[Isa]:
 
 def for_isa(isa: Isa, triple: str) -> Host:
     """A machine that has this instruction set and nothing better; also one that is not this machine."""
-    return Host(triple, isa.cpu, "", isa.lanes, isa.registers, isa.arch == "x86_64", isa.dot)
+    return Host(triple, isa.cpu, isa.extra, isa.lanes, isa.registers, isa.arch == "x86_64", isa.dot)
 
 
 def target_machine(machine: Host) -> llvm.TargetMachine:

@@ -28,6 +28,7 @@ EITHER: dict[type[Instruction], tuple[int, ...]] = {
     isa.Quantize: (), isa.Requantize: (0,), isa.Lut: (0,),
 }  # fmt: skip
 GAINS = (isa.Conv2d, isa.ConvTranspose2d)  # who is faster for it
+OFFSET = 128
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ def load_as_stored(e: Emitter, tensor: Tensor, base: ir.Value, index: ir.Value |
 def store_q(e: Emitter, tensor: Tensor, value: ir.Value, base: ir.Value, index: ir.Value | int) -> None:
     """Store integers as `tensor` wants them; `value` has its element type."""
     e.store(flipped(e, value) if is_offset(tensor) else value, base, index)
+
+
+def signed_byte(value: int) -> int:
+    """The i8 whose bits are those of the byte `value` in 0..255."""
+    return value - 256 if value > 127 else value
 
 
 def flipped(e: Emitter, x: ir.Value) -> ir.Value:

@@ -14,13 +14,13 @@ from .convolve import Operands, limited, run_length
 from .emitter import I8, i64
 from .finish import Finish
 from .host import Dot, Host
-from .quad_plan import QuadPlan, bytes_per_row, is_list, segments_of, steps_of, work
+from .offset import OFFSET, signed_byte
+from .quad_plan import QuadPlan, bytes_per_row, is_list, segments_of, steps_of
 from .quad_tile import Tile, rows_of_parameters, tile_function
 from .registry import KernelBuilder
 from .window import Copy, Window, gather_rows, pixel_step
 
 Array = npt.NDArray[Any]
-OFFSET = 128  # what U8S8 adds to every activation
 
 
 # ---- packing
@@ -43,8 +43,8 @@ def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows:
     `rows` are multiplier, pre_shift, post_shift, then the addend's multiplier and shift, as far as there are any; each
     one entry or one per output channel; f32 keeps its bits.
     """
-    per_channel = [np.broadcast_to(_words(r), group * plan.outputs).reshape(group, plan.outputs) for r in rows]
-    first = _by_chunk(starts.astype(np.int32).reshape(group, plan.outputs), plan)
+    per_channel = [np.broadcast_to(_words(r), group * plan.columns).reshape(group, plan.columns) for r in rows]
+    first = _by_chunk(starts.astype(np.int32).reshape(group, plan.columns), plan)
     if not plan.packed:
         return np.ascontiguousarray(np.stack([first, *(_by_chunk(r, plan) for r in per_channel)], axis=2))
     mult, pre, post = per_channel[:3]
@@ -67,8 +67,8 @@ def _words(row: Array) -> Array:
 def _spread(values: Array, plan: QuadPlan) -> Array:
     """`values` [channels, …] → [chunks, vectors, lanes, …]; unused lanes hold 0."""
     index = np.array(plan.channels()).reshape(plan.chunks, plan.vectors, plan.lanes)
-    taken = values[np.minimum(index, plan.outputs - 1)]
-    inside = (index < plan.outputs).reshape(*index.shape, *([1] * (values.ndim - 1)))
+    taken = values[np.minimum(index, plan.columns - 1)]
+    inside = (index < plan.columns).reshape(*index.shape, *([1] * (values.ndim - 1)))
     return np.where(inside, taken, 0).astype(values.dtype)
 
 
@@ -99,7 +99,6 @@ class QuadConvolution:
     window: Window
     plan: QuadPlan
     finish: Finish
-    x: DType
     shifts: bool
 
 
@@ -131,7 +130,7 @@ class _Loops:
         """Every output pixel is a pixel of one list; an item is a run of them, the last run overlaps."""
         k, plan = self.k, self.plan
         total = self.w.batch * self.w.rows.out * self.w.columns.out
-        run = run_length(total, self.taken, plan.columns)
+        run = run_length(total, self.taken, plan.tile_columns)
         runs = -(-total // run)
         panels = self.w.group * plan.chunks
 
@@ -144,13 +143,11 @@ class _Loops:
         self.loop(panels, runs, one)
 
     def over_rows(self) -> None:
-        """An item is `plan.rows` output rows of one image; what is left of an image is done row by row."""
+        """An item is `plan.tile_rows` output rows of one image; what is left of an image is done row by row."""
         k, w, plan = self.k, self.w, self.plan
-        per_image = -(-w.rows.out // plan.rows)
-        rows = None
-        if not plan.in_place:
-            taps = w.rows.kernel + (plan.rows - 1) * w.rows.stride
-            rows = k.scratch(limited(taps * self.row_bytes + 64))
+        per_image = -(-w.rows.out // plan.tile_rows)
+        taps = w.rows.kernel + (plan.tile_rows - 1) * w.rows.stride
+        rows = None if plan.in_place else k.scratch(limited(taps * self.row_bytes + 64))
         outer_group = plan.rows_outer and w.group == 1
 
         def source(n: ir.Value, oh: ir.Value, group: ir.Value) -> ir.Value:
@@ -158,22 +155,21 @@ class _Loops:
             image = k.at(self.at.x, first)
             if rows is None:
                 return k.at(image, k.b.mul(oh, i64(w.rows.stride * w.columns.size * w.channels)))
-            taps = w.rows.kernel + (plan.rows - 1) * w.rows.stride
             gather_rows(k, w, self.copy(), image, oh, rows, taps)
             return rows
 
         def split(number: ir.Value) -> tuple[ir.Value, ir.Value]:
-            return k.b.sdiv(number, i64(per_image)), k.b.mul(k.b.srem(number, i64(per_image)), i64(plan.rows))
+            return k.b.sdiv(number, i64(per_image)), k.b.mul(k.b.srem(number, i64(per_image)), i64(plan.tile_rows))
 
         def blocks(left: ir.Value, n: ir.Value, oh: ir.Value, panel: ir.Value) -> None:
             first = k.b.mul(k.b.add(k.b.mul(n, i64(w.rows.out)), oh), i64(w.columns.out))
-            if w.rows.out % plan.rows == 0:
-                self.tiles(left, first, panel, (plan.rows, w.columns.out))
+            if w.rows.out % plan.tile_rows == 0:
+                self.tiles(left, first, panel, (plan.tile_rows, w.columns.out))
                 return
-            whole = k.b.icmp_signed("<=", k.b.add(oh, i64(plan.rows)), i64(w.rows.out))
+            whole = k.b.icmp_signed("<=", k.b.add(oh, i64(plan.tile_rows)), i64(w.rows.out))
             with k.b.if_else(whole) as (then, otherwise):
                 with then:
-                    self.tiles(left, first, panel, (plan.rows, w.columns.out))
+                    self.tiles(left, first, panel, (plan.tile_rows, w.columns.out))
                 with otherwise:
                     self.tiles(left, first, panel, (1, w.columns.out))
 
@@ -184,7 +180,7 @@ class _Loops:
         if not outer_group:
             self.loop(w.group * plan.chunks, w.batch * per_image, one)
             return
-        k.work(w.batch * per_image, work(w))
+        k.work(w.batch * per_image, w.work)
         with k.loop(k.begin, k.end) as number:  # rows are gathered once for all panels
             n, oh = split(number)
             left = source(n, oh, i64(0))
@@ -194,7 +190,7 @@ class _Loops:
     def loop(self, panels: int, numbers: int, one: Any) -> None:
         """Items (panel, number), the panel outermost unless the weights are small."""
         k = self.k
-        k.work(panels * numbers, work(self.w))
+        k.work(panels * numbers, self.w.work)
         with k.loop(k.begin, k.end) as item:
             inner = panels if self.plan.rows_outer else numbers
             outer, within = k.b.sdiv(item, i64(inner)), k.b.srem(item, i64(inner))
@@ -210,8 +206,7 @@ class _Loops:
         """How rows are gathered."""
         w = self.w
         stored = w.fill + w.zero_point + (OFFSET if self.k.host.dot is Dot.U8S8 else 0)
-        fill = stored - 256 if stored > 127 else stored
-        return Copy(self.c.x, I8, 0, fill, w.channels, self.taken, flip=self.plan.flip)
+        return Copy(DType.I8, I8, 0, signed_byte(stored), w.channels, self.taken, flip=self.plan.flip)
 
     # -- tiles
 
@@ -219,7 +214,7 @@ class _Loops:
         """All tiles of a block of output pixels whose first is number `first`; the last tile of a row overlaps."""
         k, w, plan = self.k, self.w, self.plan
         rows, width = size
-        columns = min(plan.columns, width)
+        columns = min(plan.tile_columns, width)
         tile = self.tile(rows, columns)
         function = tile_function(k, tile)
         group, chunk = self.place(panel)
@@ -227,7 +222,7 @@ class _Loops:
         parameters = k.at(self.at.parameters, k.b.mul(panel, i64(self.parameter_bytes)))
         channel = k.b.mul(group, i64(w.outputs // w.group))
         if plan.packed:
-            channel = k.b.add(channel, k.smin(k.b.mul(chunk, i64(plan.width)), i64(plan.outputs - plan.width)))
+            channel = k.b.add(channel, k.smin(k.b.mul(chunk, i64(plan.width)), i64(plan.columns - plan.width)))
         starts = parameters  # not read where packed
         if self.starts is not None:
             starts = self.starts

@@ -17,17 +17,19 @@ from llvmlite import ir
 
 from .convolve import Operands, limited
 from .emitter import I8, I16, I32, I64, PTR, Emitter, const, i64
-from .finish import Finish
+from .finish import Finish, Rows
 from .host import Dot, Host
 from .loops import span
-from .quad_finish import Rows, finish_packed
-from .quad_plan import QuadPlan, work
+from .offset import OFFSET, signed_byte
+from .quad_finish import finish_packed
+from .quad_plan import QuadPlan
 from .quad_tile import dot4, rows_of_parameters
 from .registry import KernelBuilder
 from .window import Axis, Window
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 16  # of a kernel
+MOST_COLUMNS = 32  # that a window reaches over, dilation counted: its code is written out column by column
 VECTORS = 4
 
 
@@ -36,7 +38,8 @@ def takes_depthwise(window: Window, host: Host, *, fast: bool, offset: bool) -> 
     plain = window.outputs == window.channels == window.group and window.zero_point == 0
     stuffed = window.rows.stuffing > 1 or window.columns.stuffing > 1
     wide = window.channels >= VECTORS * 8
-    small = window.rows.kernel <= MOST_ROWS and window.columns.kernel <= MOST_ROWS
+    reach = (window.columns.kernel - 1) * window.columns.dilation + 1
+    small = window.rows.kernel <= MOST_ROWS and reach <= MOST_COLUMNS and window.columns.stride <= MOST_COLUMNS
     return fast and offset and plain and not stuffed and wide and small and host.dot is Dot.U8S8 and host.lanes >= 8
 
 
@@ -83,9 +86,9 @@ def convolve_depthwise(
     row_bytes = w.columns.size * w.channels
     filling = k.scratch(limited(row_bytes + 64))
     table = k.scratch(8 * w.rows.kernel)
-    k.work(w.batch * w.rows.out, work(w) * 8)
+    k.work(w.batch * w.rows.out, w.work * 8)
     with k.when(k.b.icmp_signed("<", k.begin, k.end)):
-        fill = const(I8, _signed(w.fill + 128))
+        fill = const(I8, signed_byte(w.fill + OFFSET))
         span(k, 0, row_bytes, 4 * plan.lanes, lambda i, n: k.store(k.splat(fill, n), filling, i))
     with k.loop(k.begin, k.end) as row:
         n, oh = k.b.sdiv(row, i64(w.rows.out)), k.b.srem(row, i64(w.rows.out))
@@ -99,7 +102,7 @@ def convolve_depthwise(
             parameters = k.at(at.parameters, k.b.mul(block, i64(size)))
             for start, stop, tile in _tiles(w, plan, finish, shifts=shifts):
                 function = _function(k, tile)
-                step = plan.columns
+                step = plan.tile_columns
 
                 with k.loop(0, (stop - start) // step) as number:
                     pixel = k.b.add(i64(start), k.b.mul(number, i64(step)))
@@ -108,10 +111,6 @@ def convolve_depthwise(
                     element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.channels)), channel)
                     extra = k.at(at.out, element) if finish.addend is None else k.at(at.addend, element)
                     k.call(function, table, source, weight, parameters, k.at(at.out, element), extra)
-
-
-def _signed(byte: int) -> int:
-    return byte - 256 if byte > 127 else byte
 
 
 def _store_rows(
@@ -130,7 +129,7 @@ def _store_rows(
 
 def _tiles(w: Window, plan: QuadPlan, finish: Finish, *, shifts: bool) -> list[tuple[int, int, _Tile]]:
     """(start, stop, tile): runs of tiles of one kind, over all output columns; the last one overlaps its neighbour."""
-    axis, columns = w.columns, plan.columns
+    axis, columns = w.columns, plan.tile_columns
     starts = [*range(0, axis.out - columns + 1, columns)]
     if starts[-1] + columns < axis.out:
         starts.append(axis.out - columns)
@@ -193,7 +192,7 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     """Up to four rows of one input column: for each vector of channels, four bytes per channel."""
     count = 4 * tile.lanes
     if not tile.low <= column < tile.high:
-        return [const(ir.VectorType(I8, count), _signed(tile.fill + 128))] * VECTORS
+        return [const(ir.VectorType(I8, count), signed_byte(tile.fill + OFFSET))] * VECTORS
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
     zero = ir.Constant(ir.VectorType(I8, count), None)
     loaded += [zero] * (4 - len(loaded))

@@ -8,14 +8,14 @@ and clamps. It is exact: floor(floor(a / 2^16) / 2^k) = floor(a / 2^(16+k)), and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from ..types import DType
 from . import numerics
 from .emitter import I8, I16, I32, Emitter, const, element, lanes_of
-from .finish import Finish, result_of
+from .finish import Finish, Rows, result_of
+from .offset import signed_byte
 
 _PACK_WORDS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
 _PACK_BYTES = {
@@ -25,25 +25,8 @@ _PACK_BYTES = {
 _MULTIPLY_HIGH = {16: "llvm.x86.avx512.pmulh.w.512", 8: "llvm.x86.avx2.pmulh.w"}
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The parameters of a chunk: rows of `vectors` vectors of i32; row 0 holds the accumulators' start values."""
-
-    e: Emitter
-    base: ir.Value
-    vectors: int
-    lanes: int
-
-    def load(self, row: int, n: int, scalar: ir.Type = I32) -> ir.Value:
-        """Vector `n` of row `row`; of i16, twice as many lanes."""
-        index = (row * self.vectors + n) * self.lanes
-        if scalar is I16:
-            return self.e.load(self.base, 2 * index, I16, 2 * self.lanes)
-        return self.e.load(self.base, index, scalar, self.lanes)
-
-
-# Rows behind the start values, packed: pre shifts; multipliers and shifts as words, two vectors of i32 to one of words;
-# then, where there is an addend, its multipliers and shifts.
+# Row 0 holds the accumulators' start values. Behind it, packed: pre shifts; multipliers and shifts as words, two to an
+# i32; then, where there is an addend, its multipliers and shifts.
 PRE, WORDS, ADDEND = 1, 2, 3
 
 
@@ -59,7 +42,7 @@ def finish_vector(
 ) -> None:
     """Any scheme, one vector: `which` is (its number, lanes in use), `to` (out, addend, element)."""
     (n, used), (out, addend, at) = which, to
-    y = result_of(e, what, acc, lambda row, scalar=I32: rows.load(1 + row, n, scalar), addend, at, used)
+    y = result_of(e, what, acc, rows.of(n, first=1), addend, at, used)
     e.store_first(e.resize(y, element(what.out)), used, out, at)
 
 
@@ -121,14 +104,10 @@ def _to_bytes(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
     kind = "s" if signed else "u"
     lo, hi = what.out.limits
     if what.lo > lo:
-        y = e.overloaded(f"llvm.{kind}max", y, _byte(y.type, what.lo))
+        y = e.overloaded(f"llvm.{kind}max", y, const(y.type, signed_byte(what.lo)))
     if what.hi < hi:
-        y = e.overloaded(f"llvm.{kind}min", y, _byte(y.type, what.hi))
+        y = e.overloaded(f"llvm.{kind}min", y, const(y.type, signed_byte(what.hi)))
     return y
-
-
-def _byte(ty: ir.Type, value: int) -> ir.Constant:
-    return const(ty, value - 256 if value > 127 else value)
 
 
 def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:

@@ -7,10 +7,10 @@ is taken off the accumulator's start value.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from .host import Dot, Host
+from .tiles import ChannelCut
 from .window import Line, Window
 
 SMALL_WEIGHTS = 200_000  # bytes that stay in the L2 cache: rows outermost; larger weights: panels outermost
@@ -19,39 +19,16 @@ MOST_TILES = 32  # tiles per panel up to which fetching ahead pays
 
 
 @dataclass(frozen=True)
-class QuadPlan:
-    """The cut of one convolution: a tile is `rows` × `columns` output pixels by `vectors` vectors of channels."""
+class QuadPlan(ChannelCut):
+    """The cut of one convolution: a tile is `tile_rows` × `tile_columns` output pixels by `vectors` of channels."""
 
-    outputs: int  # output channels of a group
-    lanes: int
-    vectors: int
-    rows: int
-    columns: int
+    tile_rows: int
+    tile_columns: int
     in_place: bool  # windows are read from the tensor itself, not from gathered rows
     flip: bool  # bytes are signed and become q + 128 when they are gathered
     rows_outer: bool
     packed: bool  # channels are interleaved as the packing instructions of the fast finish want them
     prefetch: bool
-
-    @property
-    def width(self) -> int:
-        """Channels of one chunk, overlaps and unused lanes included."""
-        return self.vectors * self.lanes
-
-    @property
-    def chunks(self) -> int:
-        """How many chunks cover a group's output channels."""
-        return -(-self.outputs // self.width)
-
-    @property
-    def used(self) -> int:
-        """How many lanes of a vector hold channels."""
-        return min(self.outputs, self.lanes)
-
-    @property
-    def last(self) -> int:
-        """The channel at which the last vector starts."""
-        return max(0, self.outputs - self.lanes)
 
     def channels(self) -> list[list[int]]:
         """For every vector of every chunk, the channel in each lane; beyond the last channel for unused lanes."""
@@ -59,7 +36,7 @@ class QuadPlan:
         for chunk in range(self.chunks):
             for n in range(self.vectors):
                 if self.packed:
-                    base = min(chunk * self.width, self.outputs - self.width)
+                    base = min(chunk * self.width, self.columns - self.width)
                     row = [base + 4 * self.vectors * (i // 4) + 4 * n + i % 4 for i in range(self.lanes)]
                 else:
                     start = min((chunk * self.vectors + n) * self.lanes, self.last)
@@ -86,12 +63,14 @@ def reads_in_place(window: Window, host: Host, *, offset: bool) -> bool:
     whole = line.first == 0 and line.count == line.pixels
     rows = window.rows
     inside = rows.pad == 0 and (rows.out - 1) * rows.stride + (rows.kernel - 1) * rows.dilation < rows.size
-    return whole and inside and rows.stuffing == window.columns.stuffing == 1 and _runs_together(window)
+    return whole and inside and rows.stuffing == window.columns.stuffing == 1 and _fills_steps(window)
 
 
-def _runs_together(window: Window) -> bool:
-    """True where a segment's bytes lie side by side in the tensor: one tap, or all channels of the neighbours."""
-    return window.group == 1 or window.columns.kernel == 1 or window.columns.dilation > 1
+def _fills_steps(window: Window) -> bool:
+    """True where a segment's bytes lie side by side in the tensor, and no step reads beyond them."""
+    channels = window.channels // window.group
+    together = window.group == 1 or window.columns.kernel == 1 or window.columns.dilation > 1
+    return together and window.columns.kernel // segments_of(window) * channels % 4 == 0
 
 
 def is_list(window: Window, plan: QuadPlan) -> bool:
@@ -99,10 +78,10 @@ def is_list(window: Window, plan: QuadPlan) -> bool:
     return plan.in_place and window.is_pointwise
 
 
-def make_quad_plan(window: Window, offset: bool, host: Host, weights: int, *, fast: bool) -> QuadPlan:  # noqa: FBT001
+def make_quad_plan(window: Window, host: Host, weights: int, *, fast: bool, offset: bool) -> QuadPlan:
     """The cut with the least estimated time.
 
-    `offset`: the image is stored as q + 128; `weights` are bytes; `fast`: results are 8 bits by form A.
+    `weights` are bytes; `fast`: results are 8 bits by form A; `offset`: the image is stored as q + 128.
     """
     outputs = window.outputs // window.group
     in_place = reads_in_place(window, host, offset=offset)
@@ -159,9 +138,3 @@ def bytes_per_row(window: Window, plan: QuadPlan) -> int:
     if plan.in_place:
         return window.columns.size * window.channels * window.rows.dilation
     return Line.of(window.columns).pixels * (window.channels // window.group)
-
-
-def work(window: Window) -> int:
-    """Multiplications, over sixteen."""
-    taps = window.rows.kernel * window.columns.kernel * window.channels // window.group
-    return math.prod((window.batch, window.rows.out, window.columns.out, window.outputs, taps)) // 16

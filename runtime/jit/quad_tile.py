@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from ..isa import Scheme
-from ..types import DType
 from .emitter import I8, I32, I64, PTR, Emitter, lanes_of
-from .finish import Finish
+from .finish import Finish, Rows
 from .host import Dot
-from .quad_finish import Rows, finish_packed, finish_vector, parameter_rows
+from .quad_finish import finish_packed, finish_vector, parameter_rows
 
 _DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256", 4: "llvm.x86.avx512.vpdpbusd.128"}
 
@@ -119,8 +117,3 @@ def _fetch(e: Emitter, address: ir.Value) -> None:
 def rows_of_parameters(finish: Finish, *, packed: bool) -> int:
     """How many i32 vectors of parameters a channel vector has, the start values among them."""
     return 1 + parameter_rows(finish, packed=packed)
-
-
-def fast(scheme: Scheme, out: DType, post: int) -> bool:
-    """True where results can be finished by the packing instructions: 8 bits by form A, every post shift ≥ `post`."""
-    return scheme is Scheme.FORM_A and out in {DType.I8, DType.U8} and post >= 16

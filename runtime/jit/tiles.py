@@ -24,13 +24,12 @@ _WIDE_PIXELS = 4  # a wide accumulator takes two registers per vector
 
 
 @dataclass(frozen=True)
-class TileShape:
+class ChannelCut:
     """How the output channels of one group are cut into vectors, and vectors into chunks."""
 
     columns: int  # output channels of a group
     lanes: int
     vectors: int
-    wide: bool  # i64 accumulators, for sums that may leave i32 (D3)
 
     @property
     def width(self) -> int:
@@ -51,6 +50,13 @@ class TileShape:
     def last(self) -> int:
         """The channel at which the last vector starts."""
         return max(0, self.columns - self.lanes)
+
+
+@dataclass(frozen=True)
+class TileShape(ChannelCut):
+    """A cut, and the accumulators' type."""
+
+    wide: bool  # i64 accumulators, for sums that may leave i32 (D3)
 
     @property
     def accumulator(self) -> ir.IntType:

@@ -45,6 +45,17 @@ class Window:
     zero_point: int = 0
 
     @property
+    def is_depthwise(self) -> bool:
+        """True where every group has one input channel, and there are several."""
+        return self.group == self.channels > 1
+
+    @property
+    def work(self) -> int:
+        """About how many elementary steps there are: multiplications, over sixteen."""
+        taps = self.rows.kernel * self.columns.kernel * self.channels // self.group
+        return self.batch * self.rows.out * self.columns.out * self.outputs * taps // 16
+
+    @property
     def is_pointwise(self) -> bool:
         """True where output pixel i reads input pixel i and nothing else."""
         return all(

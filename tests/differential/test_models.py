@@ -101,11 +101,21 @@ def smart_turn(arith: str) -> float:
         return 1.0 - difference(session.run({"input_features": x})["logits"], data["out0__logits"]).cosine
 
 
+OWN = 0.003376  # how far ONNX Runtime's optimiser moves that number, measured with 1.32 on x86
+
+
 @pytest.mark.slow
 def test_an_encoder_with_attention_agrees_with_onnx_runtime() -> None:
-    """ONNX Runtime's own optimiser moves this sample by 0.34 %; hbc's BPU arithmetic is to stay near that."""
     assert smart_turn("onnx") <= 1e-5
-    assert smart_turn("bpu") <= 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    raises=AssertionError, strict=True, reason="the net amplifies single roundings: it misses by 0.04 points in bpu"
+)
+def test_an_encoder_with_attention_agrees_in_bpu_arithmetic() -> None:
+    """The bar of all models: 0.1 %, or as near as ONNX Runtime's own optimised run."""
+    assert smart_turn("bpu") <= max(0.001, OWN)
 
 
 @pytest.mark.slow

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
-from hbc_runtime.jit.host import Host
+from hbc_runtime.jit.host import Dot, Host
+from hbc_runtime.jit.quad_depthwise import takes_depthwise
+from hbc_runtime.jit.quad_plan import make_quad_plan
+from hbc_runtime.jit.window import Axis, Window
 from hbc_runtime.types import DType
 from tests.exact.harness import MACHINES, run_both
 
@@ -154,15 +157,33 @@ def test_transposed(
     run_both(op, operands, [(out, DType.I8)], machine=machine)
 
 
-def test_the_cases_are_the_fast_ones() -> None:
-    """What these tests are for: on a machine with byte dot products, plans are packed."""
-    from hbc_runtime.jit.host import Dot
-    from hbc_runtime.jit.quad_plan import make_quad_plan
-    from hbc_runtime.jit.window import Axis, Window
+ABLE = [m for m in MACHINES.values() if m.dot is Dot.U8S8]
+needs_bytes = pytest.mark.skipif(not ABLE, reason="this machine has no byte dot products")
 
-    able = [m for m in MACHINES.values() if m.dot is Dot.U8S8]
-    if not able:
-        pytest.skip("this machine has no byte dot products")
-    window = Window(1, 32, 1, 96, Axis(9, 9, 3, 1, 1, 1), Axis(15, 15, 3, 1, 1, 1), 0)
-    plans = [make_quad_plan(window, True, m, 9 * 32 * 96, fast=True) for m in able]
+
+def square(channels: int, outputs: int, kernel: int, *, group: int = 1, dilation: int = 1) -> Window:
+    """A convolution over 15 × 15 pixels that keeps their number."""
+    axis = Axis(15, 15, kernel, 1, dilation, dilation * (kernel // 2))
+    return Window(1, channels, group, outputs, axis, axis, 0)
+
+
+@needs_bytes
+def test_the_cases_are_the_fast_ones() -> None:
+    """What these tests are for: plans are packed."""
+    plans = [make_quad_plan(square(32, 96, 3), m, 9 * 32 * 96, fast=True, offset=True) for m in ABLE]
     assert all(p.packed for p in plans)
+
+
+@needs_bytes
+@pytest.mark.parametrize(("channels", "in_place"), [(32, True), (33, False), (4, True), (6, False)])
+def test_a_step_of_four_bytes_never_reads_past_the_tensor(channels: int, *, in_place: bool) -> None:
+    """The last pixel's last step would, where channels are no multiple of four: such rows are gathered."""
+    plans = [make_quad_plan(square(channels, 64, 1), m, channels * 64, fast=True, offset=True) for m in ABLE]
+    assert {p.in_place for p in plans} == {in_place}
+
+
+@needs_bytes
+@pytest.mark.parametrize(("dilation", "taken"), [(1, True), (15, True), (16, False), (1000, False)])
+def test_depthwise_code_is_bounded_however_far_apart_the_taps_are(dilation: int, *, taken: bool) -> None:
+    window = square(64, 64, 3, group=64, dilation=dilation)
+    assert {takes_depthwise(window, m, fast=True, offset=True) for m in ABLE} == {taken}

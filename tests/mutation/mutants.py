@@ -258,7 +258,7 @@ DERIVATION = (
     _one(
         "relu's clamp at 0 instead of the zero point", f"{DERIVE}/params.py",
         "return int(np.clip(np.rint(x / s) + zp, lo, hi))", "return int(np.clip(np.rint(x / s), lo, hi))",
-        SINGLE, "tests/differential/test_nets.py",
+        "tests/differential/test_spatial.py::test_conv",
     ),
 )  # fmt: skip
 

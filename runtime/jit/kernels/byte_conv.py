@@ -14,11 +14,10 @@ from ...types import DType
 from ..convolve import Operands
 from ..finish import Finish, constant
 from ..host import Dot, Host
-from ..offset import is_offset
-from ..quad_conv import OFFSET, QuadConvolution, convolve_quads, least_post_shift, pack_parameters, pack_quads
+from ..offset import OFFSET, is_offset
+from ..quad_conv import QuadConvolution, convolve_quads, least_post_shift, pack_parameters, pack_quads
 from ..quad_depthwise import convolve_depthwise, depthwise_plan, pack_depthwise, takes_depthwise
 from ..quad_plan import QuadPlan, make_quad_plan, segments_of
-from ..quad_tile import fast
 from ..registry import Constants, KernelBuilder, Packed
 from ..window import Window
 
@@ -32,25 +31,24 @@ class ByteVariant:
 
     plan: QuadPlan
     shifts: bool
-    depthwise: bool = False
 
 
 def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host, *, quick: bool) -> bool:
     """True where byte dot products serve: bytes on both sides; one input channel per group only with a fast finish."""
     if host.dot is Dot.NONE or weight != np.int8 or image.dtype is not DType.I8:
         return False
-    if window.group > 1 and window.channels == window.group:
+    if window.is_depthwise:
         return takes_depthwise(window, host, fast=quick, offset=is_offset(image))
     return True
 
 
 def is_quick(op: AnyConv, out: Tensor, constants: Constants, host: Host) -> bool:
     """True where the fast finish serves: 8 bits by form A, and no live channel's post shift too small for it."""
-    if op.scheme is not Scheme.FORM_A:
+    if op.scheme is not Scheme.FORM_A or out.dtype is not DType.I8:
         return False
     mult, post = constant(constants, 3, "multiplier"), constant(constants, 5, "post_shift")
     live = np.broadcast_to(post, mult.shape)[mult != 0]
-    return fast(op.scheme, out.dtype, int(live.min(initial=31)) - least_post_shift(host) + 16)
+    return int(live.min(initial=31)) >= least_post_shift(host)
 
 
 def pack_byte_window(
@@ -58,29 +56,31 @@ def pack_byte_window(
     window: Window,
     weight: Array,
     bias: Array | None,
-    ends: tuple[Tensor, Tensor],
+    image: Tensor,
     constants: Constants,
     host: Host,
+    *,
+    quick: bool,
 ) -> Packed:
-    """Start values and parameters, then the weights in panels."""
-    x, out = ends
+    """Start values and parameters, then the weights in panels. `quick`: see `is_quick`."""
     rows = [constant(constants, index, name) for index, name in parameter_names(op)]
-    quick = is_quick(op, out, constants, host)
-    depthwise = window.group > 1 and window.channels == window.group
-    if depthwise:
+    if window.is_depthwise:
         plan = depthwise_plan(window, host)
     else:
-        plan = make_quad_plan(window, is_offset(x), host, weight.size, fast=quick)
+        plan = make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
     turned = weight[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else weight
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     offset = OFFSET if host.dot is Dot.U8S8 else 0
     # what is multiplied is q + offset, what the sum wants is q − zero_point
     starts = (0 if bias is None else bias.astype(np.int64)) - (window.zero_point + offset) * sums
-    group = 1 if depthwise else window.group
+    group = 1 if window.is_depthwise else window.group
     parameters = pack_parameters(plan, host, group, _wrapped(starts), rows)
     shifts = op.scheme is Scheme.FORM_A and bool(np.any(rows[1]))
-    panels = pack_depthwise(turned, plan) if depthwise else pack_quads(turned, plan, group, segments_of(window))
-    return Packed((parameters, panels), ByteVariant(plan, shifts, depthwise))
+    if window.is_depthwise:
+        panels = pack_depthwise(turned, plan)
+    else:
+        panels = pack_quads(turned, plan, group, segments_of(window))
+    return Packed((parameters, panels), ByteVariant(plan, shifts))
 
 
 def _wrapped(values: Array) -> Array:
@@ -88,13 +88,13 @@ def _wrapped(values: Array) -> Array:
     return np.asarray(values, np.int64).astype(np.uint32).view(np.int32)
 
 
-def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, x: Tensor, at: Operands) -> None:
+def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, at: Operands) -> None:
     """The kernel."""
     variant: ByteVariant = k.variant
-    if variant.depthwise:
+    if window.is_depthwise:
         convolve_depthwise(k, window, variant.plan, finish, at, shifts=variant.shifts)
         return
-    convolve_quads(k, QuadConvolution(window, variant.plan, finish, x.dtype, variant.shifts), at)
+    convolve_quads(k, QuadConvolution(window, variant.plan, finish, variant.shifts), at)
 
 
 def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:

@@ -78,14 +78,14 @@ def pack_window(
 
     `ends` are the image and the result. `addend` bounds the fused addend's term; None says that it needs i64.
     """
-    image = ends[0]
+    image, out = ends
     x = image.dtype
     values = constants[1]
     bias = constant(constants, 2, "bias") if op.inputs[2] >= 0 else None
     wide = not _fits_i32(window, x, weight, values, bias, addend)
-    quick = is_quick(op, ends[1], constants, host)
+    quick = is_quick(op, out, constants, host)
     if values is not None and not wide and takes_quads(window, image, values.dtype, host, quick=quick):
-        return pack_byte_window(op, window, values, bias, ends, constants, host)
+        return pack_byte_window(op, window, values, bias, image, constants, host, quick=quick)
     plan = make_plan(window, host, wide=wide, dynamic=values is None)
     names = parameter_names(op)
     arrays = [
@@ -106,7 +106,7 @@ def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Ten
     if isinstance(k.variant, ByteVariant):
         parameters, weight = k.packed
         at = Operands(k.ins[0], weight, parameters, parameters, k.outs[0], k.outs[0] if addend is None else k.ins[6])
-        emit_byte_window(k, window, finish, image, at)
+        emit_byte_window(k, window, finish, at)
         return
     plan: Plan = k.variant
     c = Convolution(window, plan, finish, image.dtype, out.dtype, finish.addend, is_offset(image))

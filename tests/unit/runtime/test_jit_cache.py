@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from hbc_runtime.errors import UnknownIsa
 from hbc_runtime.isa import Clamp
 from hbc_runtime.jit import assembly, build, cache, engine
 from hbc_runtime.jit.code import Code
@@ -202,5 +203,5 @@ def test_an_instruction_set_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyP
         assert (host().lanes, host().dot) == (isa.lanes, isa.dot)
         assert clamped(a_model()).max() == 9
     monkeypatch.setenv(VARIABLE, "mmx")
-    with pytest.raises(ValueError, match=r"HBC_ISA is 'mmx'; this machine runs .*"):
+    with pytest.raises(UnknownIsa, match=r"HBC_ISA is 'mmx'; this machine runs .*"):
         host()
