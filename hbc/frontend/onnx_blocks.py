@@ -45,7 +45,7 @@ def blocked_weight(
     zero = np.broadcast_to(zeros.astype(np.int64), array.shape)
     axis = one_axis(full, zero)
     if axis is not None:
-        return _by_channel(n, array, full, zero, axis)
+        return _by_channel(n, name, array, full, zero, axis)
     reals = np.asarray((array.astype(np.int64) - zero).astype(np.float32) * full, np.float32)
     if channels is None:
         channels = output_axis(n.scope, name, reals.ndim)
@@ -71,10 +71,10 @@ def one_axis(scales: np.ndarray, zeros: np.ndarray) -> int | None:
     return None if len(axes) > 1 else axes[0] if axes else -1
 
 
-def _by_channel(n: Node, array: np.ndarray, scales: np.ndarray, zeros: np.ndarray, axis: int) -> Value:
+def _by_channel(n: Node, name: str, array: np.ndarray, scales: np.ndarray, zeros: np.ndarray, axis: int) -> Value:
     first = tuple(slice(None) if i == axis else 0 for i in range(array.ndim))
     quant = list_quant(n, scales[first].reshape(-1), zeros[first].reshape(-1), None if axis < 0 else axis)
-    return dequantized_const(n, n.proto.output[0], array, quant)
+    return dequantized_const(n, name, array, quant)
 
 
 def in_smallest_steps(integers: np.ndarray, scales: np.ndarray, axis: int) -> tuple[np.ndarray, Quant] | None:

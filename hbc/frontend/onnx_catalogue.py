@@ -15,7 +15,7 @@ from hbc.ir import fixed_point, ops
 from hbc.ir.core import Op
 
 from .onnx_dialects import REFUSED
-from .onnx_model import NEWEST, VENDOR
+from .onnx_model import NEWEST
 from .onnx_ops import RULES
 from .onnx_ops.registry import Key
 
@@ -83,9 +83,7 @@ def _operator(domain: str, name: str, since: int) -> Operator:
         return Operator(domain, name, since, how, (), AT_IMPORT.get(name) or REFUSED.get(name, ""))
     classes = _classes((domain, name))
     calls = "call" in _names(rule, name)
-    how = (
-        "integers" if domain == VENDOR else "folded" if name in AS_IT_IS else _how((domain, name), classes, calls=calls)
-    )
+    how = "folded" if name in AS_IT_IS else _how((domain, name), classes, calls=calls)
     return Operator(domain, name, since, how, tuple(c.NAME for c in classes), _sentence(rule))
 
 

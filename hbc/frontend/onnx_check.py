@@ -11,9 +11,10 @@ from onnx import NodeProto
 
 from hbc.diagnostics import BadNode, FrontendError, NotTaken
 
-from .onnx_dialects import HINTS, REFUSED, is_taken
+from .onnx_dialects import HINTS, REFUSED
 from .onnx_failures import Failures
 from .onnx_model import STANDARD, VENDOR, Source, all_nodes, domain_of, label, subgraphs
+from .onnx_ops import RULES
 from .problem import listing, problem, quoted
 
 
@@ -67,7 +68,7 @@ def _is_known(node: NodeProto, versions: Mapping[str, int]) -> bool:
     if domain == VENDOR:
         return True  # the vendor's rules name what they don't take
     if domain not in STANDARD:
-        return is_taken(domain, node.op_type)
+        return (domain, node.op_type) in RULES
     return domain == "com.microsoft" or onnx.defs.has(node.op_type, versions.get(domain, 1), domain)
 
 

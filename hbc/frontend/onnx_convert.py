@@ -6,7 +6,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper
 
 from hbc.diagnostics import NotTaken
 
-from .problem import problem
+from .problem import problem, quoted
 
 FIRST = 9  # the first opset whose operators the import rules know
 
@@ -23,7 +23,7 @@ def converted(model: ModelProto, version: int, file: str) -> ModelProto:
             _spell_broadcasts_out(model)
         made: ModelProto = onnx.version_converter.convert_version(model, FIRST)
     except (RuntimeError, ValueError, TypeError, LookupError, onnx.checker.ValidationError) as error:
-        why = f"ONNX's converter from opset {version} to {FIRST} says: {_sentence(error)}"
+        why = f"from opset {version} to {FIRST}: {_sentence(error)}"
         raise problem(what, where=file, why=why, hint=hint, kind=NotTaken) from error
     if not _same_border(model.graph, made.graph):  # Scan 8 had a batch axis, which the converter takes away
         why = "ONNX's converter changes the shapes of its inputs or outputs"
@@ -48,14 +48,19 @@ def _spell_broadcasts_out(model: ModelProto) -> None:
     import onnx.shape_inference
 
     graph = onnx.shape_inference.infer_shapes(model).graph
-    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in (*graph.input, *graph.value_info, *graph.output)}
+    typed = (*graph.input, *graph.value_info, *graph.output)
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in typed if i.type.tensor_type.HasField("shape")}
     ranks |= {t.name: len(t.dims) for t in graph.initializer}
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         axis = next((a for a in node.attribute if a.name == "axis"), None)
         if axis is not None and any(a.name == "broadcast" and a.i for a in node.attribute):
+            for name in node.input:
+                if name not in ranks:
+                    msg = f"the rank of {quoted(name)}, which a node broadcasts by `axis`, isn't known"
+                    raise ValueError(msg)
             first, second = (ranks[name] for name in node.input)
-            missing = first - axis.i % first - second
+            missing = first - axis.i % max(first, 1) - second
             if missing > 0:
                 wide = f"{node.input[1]} beside {node.output[0]}"
                 axes = list(range(second, second + missing))

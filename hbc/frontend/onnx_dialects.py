@@ -1,20 +1,10 @@
-"""Operators outside ONNX that generators of quantised models write: which ones hbc takes, and why others can't be."""
+"""Operators outside ONNX that generators of quantised models write: why some can't be taken, and what to do instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_QONNX = frozenset({"Quant", "IntQuant", "BipolarQuant", "Trunc"})
-_QUARK = frozenset({
-    "ExtendedQuantizeLinear", "ExtendedDequantizeLinear", "VitisQuantizeLinear", "VitisDequantizeLinear",
-})  # fmt: skip
 QUARK_DOMAINS = ("com.amd.quark", "com.vai.quantize")
-
-# Operators that rules take although ONNX Runtime has none of their domain.
-TAKEN: Mapping[str, frozenset[str]] = {
-    "qonnx.custom_op.general": _QONNX, "onnx.brevitas": _QONNX, "finn.custom_op.general": _QONNX,
-    **dict.fromkeys(QUARK_DOMAINS, _QUARK),
-}  # fmt: skip
 
 _BLOCK_FLOAT = (
     "block floating point shares an exponent among neighbours, and the BPU has integers of one scale per tensor or "
@@ -38,8 +28,3 @@ HINTS: Mapping[str, str] = {
     "ai.onnx.preview.training": "export the model for inference, without its optimiser",
     "com.microsoft.nchwc": "take the model from before ONNX Runtime's optimiser rewrote it for one CPU",
 }
-
-
-def is_taken(domain: str, op_type: str) -> bool:
-    """True for an operator of a custom domain that a rule takes."""
-    return op_type in TAKEN.get(domain, frozenset())

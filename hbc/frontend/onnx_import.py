@@ -239,10 +239,13 @@ def _import_folded(n: Node) -> bool:
     arrays = fold(n.proto, {name: n.scope.known(name) for name in names}, n.scope.source.versions)
     if arrays is None:
         return False
+    limits = None if n.op_type == "Cast" else n.scope.limits.get(names[0])  # of a 4 bit type, which moves keep
     for name, array in zip(n.proto.output, arrays, strict=True):
         n.scope.folded += array.size
         if name:
             n.scope.set_array(name, array)
+            if limits is not None:
+                n.scope.limits[name] = limits
     follow_integers(n, arrays)
     return True
 

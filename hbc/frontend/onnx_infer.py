@@ -6,12 +6,13 @@ The walk knows every operand's exact type, so one-node models infer more than a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx.numpy_helper import from_array
 
 from .onnx_model import domain_of, reads
 
@@ -52,23 +53,31 @@ def infer(node: NodeProto, operands: Mapping[str, Known], versions: Mapping[str,
 
     ValueError with ONNX's own text where the operands contradict the operator's definition.
     """
-    inputs, constants = [], []
-    for name in dict.fromkeys(reads(node)):
-        known = _scalar(operands[name]) if node.op_type == "Range" else operands[name]
-        inputs.append(helper.make_tensor_value_info(name, known.elem_type, known.shape))
-        if known.array is not None and known.array.size <= DATA_LIMIT:
-            constants.append(onnx.numpy_helper.from_array(np.asarray(known.array, order="C"), name))
+    given = {name: _scalar(operands[name]) if node.op_type == "Range" else operands[name] for name in reads(node)}
     outputs = [helper.make_empty_tensor_value_info(o) for o in node.output if o]
-    graph = helper.make_graph([node], "one", inputs, outputs, constants)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(d, v) for d, v in versions.items()], ir_version=10
-    )
+    found = {o.name: read_type(o.type) for o in infer_graph([node], given, outputs, versions).output}
+    return [found.get(o) for o in node.output]
+
+
+def infer_graph(
+    nodes: Sequence[NodeProto], operands: Mapping[str, Known | Inferred], outputs: Sequence[ValueInfoProto],
+    versions: Mapping[str, int], *, constants: Iterable[TensorProto] = (), stated: Iterable[ValueInfoProto] = (),
+) -> GraphProto:  # fmt: skip
+    """The graph of `nodes` with all types that ONNX infers; it gets to see small operands' values and `constants`.
+
+    ValueError with ONNX's own text where the nodes contradict their operators' definitions.
+    """
+    inputs = [helper.make_tensor_value_info(name, t.elem_type, t.shape) for name, t in operands.items()]
+    arrays = {name: t.array for name, t in operands.items() if isinstance(t, Known) and t.array is not None}
+    shown = [from_array(np.asarray(a, order="C"), name) for name, a in arrays.items() if a.size <= DATA_LIMIT]
+    graph = helper.make_graph(nodes, "part", inputs, outputs, [*constants, *shown], value_info=list(stated))
+    opsets = [helper.make_opsetid(d, v) for d, v in versions.items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     try:
         result = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
-        raise ValueError(first_sentence(error)) from error
-    found = {o.name: _read(o.type) for o in result.graph.output}
-    return [found.get(o) for o in node.output]
+        raise ValueError(_first_sentence(error)) from error
+    return result.graph
 
 
 def _scalar(known: Known) -> Known:
@@ -116,7 +125,8 @@ def _evaluate(
     return [np.asarray(found[o]) if o else np.zeros(0) for o in node.output]
 
 
-def _read(type_: onnx.TypeProto) -> Inferred | None:
+def read_type(type_: onnx.TypeProto) -> Inferred | None:
+    """A tensor's type; None where it is no tensor, or not known."""
     if not type_.HasField("tensor_type") or type_.tensor_type.elem_type == TensorProto.UNDEFINED:
         return None
     tensor = type_.tensor_type
@@ -124,7 +134,7 @@ def _read(type_: onnx.TypeProto) -> Inferred | None:
     return Inferred(tensor.elem_type, tuple(d.dim_value for d in tensor.shape.dim) if static else None)
 
 
-def first_sentence(error: Exception) -> str:
+def _first_sentence(error: Exception) -> str:
     """ONNX's message without its `[ShapeInferenceError]` and source line prefixes."""
     text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     return text.rsplit("] ", 1)[-1]

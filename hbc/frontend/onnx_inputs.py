@@ -103,12 +103,8 @@ def _resolved(dims: list[Dim] | None, given: Sequence[int] | None, symbols: Mapp
 
 def add_inputs(scope: Scope, types: Mapping[str, TensorType]) -> None:
     """Arguments of the graph; integers are typed by what dequantises them, where all agree."""
-    readers: dict[str, list[NodeProto]] = {}
-    for node in scope.source.nodes:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
     for name, t in types.items():
-        quant = _quant_of(scope, name, t, readers) if t.dtype in QUANTIZED else None
+        quant = _quant_of(scope, name, t) if t.dtype in QUANTIZED else None
         scope.values[name] = arg = scope.graph.add_arg(name, TensorType(t.shape, t.dtype, quant))
         if not t.elements:  # nothing to wait for: what reads it can be folded
             scope.set_array(name, np.zeros(t.shape, t.dtype.numpy))
@@ -214,13 +210,13 @@ def _suggested(dims: Sequence[Dim] | None) -> str:
     return "x".join(str(d) if isinstance(d, int) else letters.get(i, f"D{i}") for i, d in enumerate(dims))
 
 
-def _quant_of(scope: Scope, name: str, t: TensorType, readers: Mapping[str, list[NodeProto]]) -> Quant | None:
+def _quant_of(scope: Scope, name: str, t: TensorType) -> Quant | None:
     found: set[Quant] = set()
     pending = [(name, True)]
     seen = {name}
     while pending:
         tensor, direct = pending.pop()
-        for node in readers.get(tensor, []):
+        for node in scope.readers(tensor):
             found.update(_readings(scope, node, tensor, t if direct else None, t.dtype))
             if node.op_type in _MOVES and node.output and node.output[0] not in seen and node.input[0] == tensor:
                 seen.add(node.output[0])

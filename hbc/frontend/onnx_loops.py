@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
-from .onnx_infer import DATA_LIMIT, Inferred, Known
+from .onnx_infer import Inferred, Known, infer_graph, read_type
 from .onnx_model import captured
-
-Type = tuple[int, tuple[int, ...]]  # element type and sizes
 
 
 def loop_types(
@@ -19,54 +17,60 @@ def loop_types(
 ) -> list[Inferred | None]:
     """`found` with the sizes filled in that a Loop's body shows.
 
-    A carried value keeps its shape where one turn gives the shape that it started with. A scanned value has one row per
-    turn, and their number is known where the trip count is and nothing ends the loop early.
+    A carried value keeps its shape where every turn gives the shape that it started with, whatever becomes of values
+    that don't. A scanned value has one row per turn, and their number is known where the trip count is and nothing ends
+    the loop early.
     """
     body = next((a.g for a in node.attribute if a.name == "body" and a.type == AttributeProto.GRAPH), None)
-    carried = [operands[name] for name in node.input[2:] if name in operands]
-    if body is None or len(body.input) != 2 + len(carried) or any(not name for name in node.input[2:]):
+    carried = [Inferred(operands[n].elem_type, operands[n].shape) for n in node.input[2:] if n in operands]
+    if body is None or not all(node.input[2:]):
         return list(found)
-    made = _turn(body, [(k.elem_type, k.shape) for k in carried], operands, captured(node), versions)
+    if len(body.input) != 2 + len(carried) or len(body.output) <= len(carried):
+        return list(found)
+    outer = {name: operands[name] for name in captured(node)}
+    made = _settled(body, carried, outer, versions)
     trips = _trips(node, body, operands)
     types: list[Inferred | None] = []
     for i, before in enumerate(found):
-        result = made[i + 1] if i + 1 < len(made) else None
+        result = made[i] if i < len(made) else None
         after = None
-        if result is not None and i < len(carried):
-            after = Inferred(*result) if result == (carried[i].elem_type, carried[i].shape) else None
-        elif result is not None and trips is not None:
-            after = Inferred(result[0], (trips, *result[1]))
+        if i < len(carried):
+            after = result if result == carried[i] else None
+        elif result is not None and result.shape is not None and trips is not None:
+            after = Inferred(result.elem_type, (trips, *result.shape))
         types.append(before if before is not None and before.shape is not None else after or before)
     return types
 
 
+def _settled(
+    body: GraphProto, carried: list[Inferred], outer: Mapping[str, Known], versions: Mapping[str, int]
+) -> list[Inferred | None]:
+    """The types of the body's results, its condition left out, that hold after every turn.
+
+    A carried value whose shape changes enters the next turn without a shape, and others may change by that.
+    """
+    while True:
+        made = _turn(body, carried, outer, versions)
+        pairs = zip(carried, made, strict=False)  # there are scanned results, too
+        kept = [given if given == result else Inferred(given.elem_type, None) for given, result in pairs]
+        if not made or kept == carried:
+            return made
+        carried = kept
+
+
 def _turn(
-    body: GraphProto, carried: Sequence[Type], operands: Mapping[str, Known], outer: Mapping[str, None],
-    versions: Mapping[str, int],
-) -> list[Type | None]:  # fmt: skip
-    """The types of the body's outputs after one turn, None for what inference doesn't reach."""
-    types: list[Type] = [(TensorProto.INT64, ()), (TensorProto.BOOL, ()), *carried]
-    inputs = [helper.make_tensor_value_info(i.name, *t) for i, t in zip(body.input, types, strict=True)]
-    inputs += [helper.make_tensor_value_info(n, operands[n].elem_type, operands[n].shape) for n in outer]
-    arrays = {name: operands[name].array for name in outer}
-    known = [onnx.numpy_helper.from_array(a, n) for n, a in arrays.items() if a is not None and a.size <= DATA_LIMIT]
+    body: GraphProto, carried: Sequence[Inferred], outer: Mapping[str, Known], versions: Mapping[str, int]
+) -> list[Inferred | None]:
+    """The types of the body's results after one turn; none at all where inference fails."""
+    types = [Inferred(TensorProto.INT64, ()), Inferred(TensorProto.BOOL, ()), *carried]
+    inputs = {i.name: t for i, t in zip(body.input, types, strict=True)}
     outputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(o.name for o in body.output)]
-    graph = helper.make_graph(list(body.node), "turn", inputs, outputs, [*body.initializer, *known])
-    opsets = [helper.make_opsetid(d, v) for d, v in versions.items()]
     try:
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        result = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
+        graph = infer_graph(body.node, {**inputs, **outer}, outputs, versions, constants=body.initializer)
+    except ValueError:
         return []  # what is wrong with the body, ONNX Runtime will say
-    found = {o.name: _static(o.type) for o in result.graph.output}
-    return [found[o.name] for o in body.output]
-
-
-def _static(type_: TypeProto) -> Type | None:
-    t = type_.tensor_type
-    if not t.elem_type or not t.HasField("shape") or not all(d.HasField("dim_value") for d in t.shape.dim):
-        return None
-    return t.elem_type, tuple(d.dim_value for d in t.shape.dim)
+    found = {o.name: read_type(o.type) for o in graph.output}
+    return [found[o.name] for o in body.output[1:]]
 
 
 def _trips(node: NodeProto, body: GraphProto, operands: Mapping[str, Known]) -> int | None:

@@ -92,14 +92,16 @@ def captured(node: NodeProto) -> dict[str, None]:
     """The outer tensors that the node's subgraphs read, each once, in order."""
     found: dict[str, None] = {}
     for inner in subgraphs(node):
-        own = (
-            {i.name for i in inner.input}
-            | {t.name for t in inner.initializer}
-            | {o for n in inner.node for o in n.output}
-        )
+        own = own_tensors(inner)
         used = [name for n in inner.node for name in reads(n)] + [o.name for o in inner.output]
         found.update(dict.fromkeys(name for name in used if name not in own))
     return found
+
+
+def own_tensors(graph: GraphProto) -> set[str]:
+    """The tensors that a graph is given or makes."""
+    given = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    return given | {o for n in graph.node for o in n.output}
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:

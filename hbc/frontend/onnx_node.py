@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, NodeProto
 
 from hbc.diagnostics import BadNode, Diagnostic, FrontendError, NotTaken, UnknownSize
 from hbc.ir.core import Op, Value
 from hbc.ir.location import NodeLoc
-from hbc.ir.ops import Call, Cast, Const, Dequantize, Reinterpret
+from hbc.ir.ops import Call, Const, Dequantize
 from hbc.ir.ops.quant import quant_arrays
 from hbc.ir.types import DType, TensorType
 from hbc_runtime import numerics
 
+from .onnx_encode import encoded, renamed
 from .onnx_infer import Inferred, infer
 from .onnx_loops import loop_types
 from .onnx_model import captured, domain_of, label
@@ -137,9 +137,7 @@ class Node:
 
     def stripped(self, value: Value) -> Value:
         """`value` as plain numbers."""
-        if value.type.quant is None:
-            return value
-        return self.op(Reinterpret, value, type=TensorType(value.type.shape, value.type.dtype))
+        return self.scope.stripped(value, self.loc)
 
     # -- what only ONNX Runtime runs
 
@@ -171,18 +169,17 @@ class Node:
         """
         found = self.inferred() if types is None else types
         for i, result in enumerate(found):
-            if result is None and not self.wants(i):
+            if (result is None or result.shape is None) and not self.wants(i):
                 self.proto.output[i] = ""  # an optional result that nobody reads
         outputs = [name for name in self.proto.output if name]
         results = [self._result_type(n, r) for n, r in zip(self.proto.output, found, strict=True) if n]
         operands = [self.scope.onnx_value(n, self.loc) for n in self.operand_names()]
-        operands = [self.stripped(v) for v in operands]
         op = self.scope.op(
             Call, *operands, loc=self.loc, types=results, op_type=self.op_type, domain=self.domain, opset=self.version,
-            node_proto=base64.b64encode(self._positional().SerializeToString(deterministic=True)).decode("ascii"),
+            node_proto=encoded(self._positional()),
             reason=reason, hint=hint,
         )  # fmt: skip
-        return [self._narrowed(n, v) for n, v in zip(outputs, op.results, strict=True)]
+        return [self.scope.narrowed(n, v, self.loc) for n, v in zip(outputs, op.results, strict=True)]
 
     def _result_type(self, name: str, result: Inferred | None) -> TensorType:
         if result is None or result.shape is None:
@@ -194,51 +191,13 @@ class Node:
             raise self.fail(what, hint="convert the model to float32 or to 8 and 16 bit integers", kind=NotTaken)
         return TensorType(result.shape, DTYPES[result.elem_type])
 
-    def _narrowed(self, name: str, value: Value) -> Value:
-        """A call's result as the IR carries it: float16 and float64 as f32."""
-        if value.type.dtype not in {DType.F16, DType.F64}:
-            return value
-        self.scope.wide[name], self.scope.originals[name] = value.type.dtype, value
-        return self.op(Cast, value, to=DType.F32)
-
     def _positional(self) -> NodeProto:
         """A copy whose tensors are called by position (`operand:0`, `result:0`): the export names them anew."""
-        proto = NodeProto()
-        proto.CopyFrom(self.proto)
-        proto.doc_string = ""
-        renaming = {name: f"operand:{i}" for i, name in reversed(list(enumerate(self.operand_names())))}
-        given = iter(range(len(self.operand_names())))
-        names = [f"operand:{next(given)}" if name else "" for name in self.proto.input]
-        results = iter(range(len(self.proto.output)))
-        del proto.input[:], proto.output[:]
-        proto.input.extend(names)
-        proto.output.extend(f"result:{next(results)}" if name else "" for name in self.proto.output)
-        for a in proto.attribute:
-            for graph in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-                rename_graph(graph, renaming)
-        return proto
-
-
-def rename_graph(graph: onnx.GraphProto, outer: dict[str, str]) -> None:
-    """Rename what a subgraph captures by `outer`, and its own tensors out of every other name's way."""
-    own = (
-        {i.name for i in graph.input} | {t.name for t in graph.initializer} | {o for n in graph.node for o in n.output}
-    )
-    names = {**outer, **{name: f"local:{name}" for name in own if name}}
-
-    def renamed(given: Iterable[str]) -> list[str]:
-        return [names.get(name, name) for name in given]
-
-    for item in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
-        item.name = names.get(item.name, item.name)
-    for node in graph.node:
-        inputs, outputs = renamed(node.input), renamed(node.output)
-        del node.input[:], node.output[:]
-        node.input.extend(inputs)
-        node.output.extend(outputs)
-        for a in node.attribute:
-            for inner in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-                rename_graph(inner, names)
+        captured_as = {name: f"operand:{i}" for i, name in reversed(list(enumerate(self.operand_names())))}
+        given, made = count(), count()
+        inputs = [f"operand:{next(given)}" if name else "" for name in self.proto.input]
+        outputs = [f"result:{next(made)}" if name else "" for name in self.proto.output]
+        return renamed(self.proto, inputs, outputs, captured_as)
 
 
 def known_value(value: Value) -> np.ndarray | None:

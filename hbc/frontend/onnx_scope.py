@@ -12,7 +12,7 @@ from hbc.diagnostics import TooLarge
 from hbc.ir.builder import Builder
 from hbc.ir.core import Graph, Op, Value
 from hbc.ir.location import Loc, NodeLoc
-from hbc.ir.ops import CallGraph, Cast, Const
+from hbc.ir.ops import CallGraph, Cast, Const, Reinterpret
 from hbc.ir.types import DType, Quant, TensorType
 
 from .onnx_failures import Failures, MissingOperandError
@@ -156,7 +156,20 @@ class Scope:
             return self.op(Const, loc=loc, type=type_, name=name, value=array.astype(type_.dtype.numpy)).out
         if name in self.wide:
             return self.op(Cast, value, loc=loc, to=self.wide[name]).out
-        return value
+        return self.stripped(value, loc)
+
+    def stripped(self, value: Value, loc: Loc) -> Value:
+        """`value` as plain numbers: integers lose what they stand for."""
+        if value.type.quant is None:
+            return value
+        return self.op(Reinterpret, value, loc=loc, type=TensorType(value.type.shape, value.type.dtype)).out
+
+    def narrowed(self, name: str, value: Value, loc: Loc) -> Value:
+        """A result of ONNX Runtime's as the IR carries it: float16 and float64 as f32. With open sizes it stays."""
+        if value.type.is_dynamic or value.type.dtype not in {DType.F16, DType.F64}:
+            return value
+        self.wide[name], self.originals[name] = value.type.dtype, value
+        return self.op(Cast, value, loc=loc, to=DType.F32).out
 
     # -- ops
 

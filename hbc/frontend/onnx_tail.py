@@ -6,22 +6,19 @@ everything that reads them become one `call_graph`, up to where sizes are known 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, ValueInfoProto, helper
 
 from hbc.diagnostics import FrontendError, NotTaken, UnknownSize
-from hbc.ir.core import Value
-from hbc.ir.location import Loc, NodeLoc, fuse
-from hbc.ir.ops import CallGraph, Cast, Reinterpret
-from hbc.ir.types import DYNAMIC, DType, TensorType
+from hbc.ir.location import NodeLoc, fuse
+from hbc.ir.ops import CallGraph
+from hbc.ir.types import DYNAMIC, TensorType
 
-from .onnx_infer import DATA_LIMIT, first_sentence
-from .onnx_model import STANDARD, domain_of, label, reads, subgraphs
-from .onnx_node import rename_graph
+from .onnx_encode import encoded, renamed
+from .onnx_infer import infer_graph
+from .onnx_model import STANDARD, all_nodes, domain_of, label, reads
 from .onnx_scope import Scope
 from .onnx_tensors import DTYPES, dtype_name
 from .problem import NODE_FAULTS, problem, quoted
@@ -129,20 +126,9 @@ def _picked(scope: Scope, node: NodeProto, types: Types) -> Iterator[ValueInfoPr
 def _infer_once(
     scope: Scope, nodes: Sequence[NodeProto], made: set[str], stated: Mapping[str, ValueInfoProto]
 ) -> Types:
-    inputs, constants = [], []
-    for name in dict.fromkeys(name for node in nodes for name in reads(node) if name not in made):
-        known = scope.known(name)
-        inputs.append(helper.make_tensor_value_info(name, known.elem_type, known.shape))
-        if known.array is not None and known.array.size <= DATA_LIMIT:
-            constants.append(onnx.numpy_helper.from_array(np.asarray(known.array, order="C"), name))
-    graph = helper.make_graph(nodes, "part", inputs, [], constants, value_info=list(stated.values()))
-    opsets = [helper.make_opsetid(d, v) for d, v in scope.source.versions.items()]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
-        raise ValueError(first_sentence(error)) from error
-    found = {info.name: info.type.tensor_type for info in inferred.graph.value_info}  # empty for what is no tensor
+    operands = {n: scope.known(n) for n in dict.fromkeys(n for node in nodes for n in reads(node)) if n not in made}
+    graph = infer_graph(nodes, operands, [], scope.source.versions, stated=stated.values())
+    found = {info.name: info.type.tensor_type for info in graph.value_info}  # empty for what is no tensor
     return {name: (t.elem_type, _sizes(t) if t.HasField("shape") else None) for name, t in found.items() if t.elem_type}
 
 
@@ -218,27 +204,13 @@ class _Part:
         types = [self.result_type(name) for name in self.results]
         reason = f"{REASON}, {self.where.removeprefix(f'{scope.source.file}: ')}"
         op = scope.op(
-            CallGraph, *(self.operand(name, loc) for name in self.operands), loc=loc, types=types,
+            CallGraph, *(scope.onnx_value(name, loc) for name in self.operands), loc=loc, types=types,
             domains=tuple(versions), opsets=tuple(versions.values()), reason=reason,
-            graph_proto=base64.b64encode(self.graph().SerializeToString(deterministic=True)).decode("ascii"),
+            graph_proto=encoded(GraphProto(node=[self.renamed(node) for node in self.nodes])),
         )  # fmt: skip
         for name, value in zip(self.results, op.results, strict=True):
             value.name = name
-            scope.values[name] = self.narrowed(name, value, loc)
-
-    def operand(self, name: str, loc: Loc) -> Value:
-        """The tensor as ONNX Runtime must see it."""
-        value = self.scope.onnx_value(name, loc)
-        if value.type.quant is None:
-            return value
-        return self.scope.op(Reinterpret, value, loc=loc, type=TensorType(value.type.shape, value.type.dtype)).out
-
-    def narrowed(self, name: str, value: Value, loc: Loc) -> Value:
-        """A result as the IR carries it: float16 and float64 as f32. What has open sizes goes out as it is."""
-        if value.type.is_dynamic or value.type.dtype not in {DType.F16, DType.F64}:
-            return value
-        self.scope.wide[name], self.scope.originals[name] = value.type.dtype, value
-        return self.scope.op(Cast, value, loc=loc, to=DType.F32).out
+            scope.values[name] = scope.narrowed(name, value, loc)
 
     def result_type(self, name: str) -> TensorType:
         """The type of a result that leaves the part."""
@@ -257,7 +229,7 @@ class _Part:
     def versions(self) -> dict[str, int]:
         """The opset of each domain that the nodes are written in; FrontendError for one that ONNX Runtime hasn't."""
         versions = {"": self.scope.source.versions[""]}
-        for node in _with_inner(self.nodes):
+        for node in all_nodes(self.nodes):
             domain = domain_of(node)
             if domain not in STANDARD:
                 what = f"node {quoted(label(node))} ({domain}.{node.op_type}) can't run where sizes depend on the data"
@@ -266,26 +238,9 @@ class _Part:
             versions[domain] = self.scope.source.versions.get(domain, 1)
         return versions
 
-    def graph(self) -> GraphProto:
-        """The nodes with their tensors called by position."""
-        return GraphProto(node=[self.renamed(node) for node in self.nodes])
-
     def renamed(self, node: NodeProto) -> NodeProto:
         """A copy of `node` with new tensor names."""
-        proto = NodeProto()
-        proto.CopyFrom(node)
-        proto.name, proto.domain, proto.doc_string = label(node), domain_of(node), ""
-        del proto.input[:], proto.output[:]
-        proto.input.extend(self.names.get(name, "") for name in node.input)
-        proto.output.extend(self.names.get(name, "") for name in node.output)
-        for a in proto.attribute:
-            for graph in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-                rename_graph(graph, self.names)
+        inputs, outputs = ([self.names[name] if name else "" for name in names] for names in (node.input, node.output))
+        proto = renamed(node, inputs, outputs, self.names)
+        proto.name, proto.domain = label(node), domain_of(node)
         return proto
-
-
-def _with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in subgraphs(node):
-            yield from _with_inner(graph.node)

@@ -58,15 +58,13 @@ def _behind(n: Node, result: np.ndarray) -> Integers | None:
 
 
 def _cast(n: Node, result: np.ndarray) -> Integers | None:
-    source = n.scope.array(n.name(0))
-    known = n.scope.integers.get(n.name(0))
-    if known is not None and known.scale is None:
-        return known if result.dtype.kind in "if" else None
-    if source is None or source.dtype.name not in NARROW or not source.ndim or result.dtype.kind not in "if":
+    """What the cast integers are, where none of them wraps or rounds."""
+    known, source = n.scope.integers.get(n.name(0)), n.scope.array(n.name(0))
+    if known is None and source is not None and source.dtype.name in NARROW and source.ndim:
+        known = Integers(source, np.zeros(source.shape, np.int64))
+    if known is None or known.scale is not None or result.dtype.kind not in "if":
         return None
-    if result.dtype.kind == "i" and result.dtype.itemsize < 4:
-        return None  # values could wrap
-    return Integers(source, np.zeros(source.shape, np.int64))
+    return known if np.array_equal(result, known.values.astype(np.int64) - known.zero) else None
 
 
 def _whole(result: np.ndarray) -> Integers | None:

@@ -12,6 +12,7 @@ from hbc.ir.core import Op
 from hbc.ir.ops import CALLS, Const
 
 from .export import export_segment
+from .sessions import open_session
 
 SHOWN = 300  # characters of ONNX Runtime's message
 
@@ -51,12 +52,8 @@ def refusal(data: bytes) -> str | None:
     runtime = _onnxruntime()
     if runtime is None:
         return None
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what matters comes back as an exception
     try:
-        runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        open_session(runtime, data)
     except Exception as err:  # noqa: BLE001 - ONNX Runtime's exceptions have no common base of their own
         return f"ONNX Runtime {runtime.__version__}: {_sentence(err)}"
     return None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from hbc.ir.core import Value
-from hbc.ir.ops import Call
+from hbc.ir.ops import Call, CallGraph
 from hbc.ir.types import DType
 
 from .emitter import EmitRules, Emitter
-from .opsets import drop_neutral, means_same, read_node, written
+from .opsets import drop_neutral, means_same, read_node, subgraphs, written
 
 RULES = EmitRules()
 Rewrite = Callable[[Emitter, Call, NodeProto], bool]  # False: the node is still to be added, perhaps changed
@@ -26,20 +26,14 @@ def call(e: Emitter, op: Call) -> list[str]:
         proto = read_node(op)
     except (DecodeError, ValueError) as error:
         raise e.error(f"its node can't be read back ({error})") from error
-    _check_version(e, op)
+    require_meaning(e, op)
     names = {f"operand:{i}": e.tensor(x) for i, x in enumerate(op.xs)}
-    results: list[str] = []
-    outputs = []
-    for name in proto.output:
-        outputs.append(e.fresh() if name else "")
-        results += outputs[-1:] if name else []
+    outputs = [e.fresh() if name else "" for name in proto.output]
+    results = [name for name in outputs if name]
     if len(results) != len(op.results) or any(x and x not in names for x in proto.input):
         raise e.error("its node has other operands and results than the op")
-    inputs = [names.get(x, "") for x in proto.input]
-    del proto.input[:], proto.output[:]
-    proto.input.extend(inputs)
-    proto.output.extend(outputs)
-    rename_captured(proto, names)
+    rename(proto, names, outputs)
+    name_loop_results(e, proto)
     rewrite = _REWRITES.get((op.domain, op.op_type))
     if rewrite is not None and rewrite(e, op, proto):
         return results
@@ -49,24 +43,44 @@ def call(e: Emitter, op: Call) -> list[str]:
     return results
 
 
-def _check_version(e: Emitter, op: Call) -> None:
-    """The op must mean in the segment's opset what it meant in the model's."""
-    version = e.opsets.setdefault(op.domain, op.opset)
-    if version != op.opset and not means_same(written(op), op.domain, version):
-        raise e.error(f"{op.op_type} of opset {op.opset} means something else in the segment's opset {version}")
+def require_meaning(e: Emitter, op: Call | CallGraph) -> None:
+    """EmitError where the segment's opset gives a node of the op another meaning than the model's opset gave it."""
+    for domain, opset in op.versions.items():
+        version = e.opsets.setdefault(domain, opset)
+        if not means_same(written(op), domain, version):
+            what = op.op_type if isinstance(op, Call) else "a node"
+            raise e.error(f"{what} of opset {opset} means something else in the segment's opset {version}")
 
 
-def rename_captured(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Give the outer tensors that the node's subgraphs read their new names."""
-    for a in node.attribute:
-        for graph in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-            for inner in graph.node:
-                renamed = [names.get(x, x) for x in inner.input]
-                del inner.input[:]
-                inner.input.extend(renamed)
-                rename_captured(inner, names)
-            for info in graph.output:
-                info.name = names.get(info.name, info.name)
+def rename(node: NodeProto, names: Mapping[str, str], outputs: Iterable[str]) -> None:
+    """Give what a node reads, itself or in subgraphs, its name in `names`, and its results the names `outputs`."""
+    inputs, made = [names.get(x, "") for x in node.input], list(outputs)
+    _rename_captured(node, names)
+    del node.input[:], node.output[:]
+    node.input.extend(inputs)
+    node.output.extend(made)
+
+
+def _rename_captured(node: NodeProto, names: Mapping[str, str]) -> None:
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            renamed = [names.get(x, x) for x in inner.input]
+            del inner.input[:]
+            inner.input.extend(renamed)
+            _rename_captured(inner, names)
+        for info in graph.output:
+            info.name = names.get(info.name, info.name)
+
+
+def name_loop_results(e: Emitter, node: NodeProto) -> None:
+    """Give every result of a Loop a name, also in subgraphs: ONNX Runtime 1.32 crashes on one that has none."""
+    if node.op_type == "Loop":
+        named = [name or e.fresh() for name in node.output]
+        del node.output[:]
+        node.output.extend(named)
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            name_loop_results(e, inner)
 
 
 # ---- forms that ONNX Runtime lacks

@@ -7,9 +7,9 @@ from onnx import NodeProto
 
 from hbc.ir.ops import CallGraph
 
-from .emit_call import rename_captured
+from .emit_call import name_loop_results, rename, require_meaning
 from .emitter import EmitRules, Emitter
-from .opsets import drop_neutral, means_same, read_graph, written
+from .opsets import drop_neutral, read_graph
 
 RULES = EmitRules()
 
@@ -21,10 +21,7 @@ def call_graph(e: Emitter, op: CallGraph) -> list[str]:
         graph = read_graph(op)
     except (DecodeError, ValueError) as error:
         raise e.error(f"its graph can't be read back ({error})") from error
-    for domain, opset in op.versions.items():
-        version = e.opsets.setdefault(domain, opset)
-        if not means_same(written(op), domain, version):
-            raise e.error(f"its nodes of opset {opset} mean something else in the segment's opset {version}")
+    require_meaning(e, op)
     names = {f"operand:{i}": e.tensor(x) for i, x in enumerate(op.xs)}
     for node in graph.node:
         _add(e, node, names)
@@ -40,12 +37,10 @@ def _add(e: Emitter, node: NodeProto, names: dict[str, str]) -> None:
     unknown = [x for x in node.input if x and x not in names]
     if unknown:
         raise e.error(f"its node {node.name!r} reads {unknown[0]!r}, which is neither an operand nor made above it")
-    inputs, outputs = [names.get(x, "") for x in node.input], list(node.output)
-    rename_captured(node, names)
-    names.update((name, e.fresh()) for name in outputs if name)
-    del node.input[:], node.output[:]
-    node.input.extend(inputs)
-    node.output.extend(names.get(name, "") for name in outputs)
+    made = {name: e.fresh() for name in node.output if name}
+    rename(node, names, [made.get(name, "") for name in node.output])
+    name_loop_results(e, node)
+    names.update(made)
     node.name = e.node_name(node.name)
     drop_neutral(node, e.opsets)
     e.nodes.append(node)

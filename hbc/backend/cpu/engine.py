@@ -13,6 +13,7 @@ from hbc.ir.core import Op
 from hbc_runtime.errors import MissingDependency
 
 from .export import export_segment
+from .sessions import open_session
 
 
 def evaluate(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
@@ -33,11 +34,7 @@ def _session(model: bytes, node: str) -> Any:
     except ImportError as cause:
         msg = f"node {node!r} runs on the CPU, which needs ONNX Runtime: pip install hbc[cpu]"
         raise MissingDependency(msg) from cause
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return open_session(onnxruntime, model)
     except Exception as cause:  # ONNX Runtime raises classes of its own, without a common base
         raise error(EmitError, f"ONNX Runtime refuses node {node!r}", why=str(cause), kind=RuntimeRefused) from cause

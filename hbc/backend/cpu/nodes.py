@@ -86,13 +86,14 @@ class NodeRunner:
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
     """The tensors that a node reads, those that its subgraphs take from outside among them."""
+    from .opsets import subgraphs
+
     yield from (n for n in node.input if n)
-    for attribute in node.attribute:
-        for graph in [attribute.g, *attribute.graphs] if attribute.HasField("g") or attribute.graphs else []:
-            own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            own |= {o for inner in graph.node for o in inner.output}
-            for inner in graph.node:
-                yield from (n for n in reads(inner) if n not in own)
+    for graph in subgraphs(node):
+        own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+        own |= {o for inner in graph.node for o in inner.output}
+        for inner in graph.node:
+            yield from (n for n in reads(inner) if n not in own)
 
 
 def _infos(nodes: Sequence[onnx.NodeProto], live: set[str]) -> Iterator[NodeInfo]:

@@ -195,12 +195,12 @@ def _takes(s: OpSchema, node: NodeProto, call: Call) -> bool:
 
 
 def _inner_nodes(node: NodeProto) -> list[NodeProto]:
-    found: list[NodeProto] = []
-    for a in node.attribute:
-        graphs = [a.g] if a.type == AttributeProto.GRAPH else a.graphs
-        for n in (n for graph in graphs for n in graph.node):
-            found += [n, *_inner_nodes(n)]
-    return found
+    return [found for graph in subgraphs(node) for n in graph.node for found in (n, *_inner_nodes(n))]
+
+
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    """The graphs among a node's attributes."""
+    return [g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)]
 
 
 def _short(domain: str) -> str:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from hbc.diagnostics import CannotProbe, HbcError, error
 
+from .sessions import open_session
+
 Array = npt.NDArray[Any]
 TOO_LARGE = (1 << 31) - 1  # bytes: where protobuf ends, so that the model can only be run from its own file
 
@@ -51,15 +53,8 @@ def make_session(
     Raises ProbeError where ONNX Runtime is not installed or does not take it.
     """
     runtime = _onnxruntime()
-    options = runtime.SessionOptions()
-    level = runtime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # what matters comes back as an exception
-    if save is not None:
-        options.optimized_model_filepath = str(save)
     try:
-        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return open_session(runtime, source, optimised=optimised, threads=threads, save=save)
     except Exception as err:  # ONNX Runtime's exceptions have no common base of their own
         raise _refused("ONNX Runtime does not take this model", model, err) from err
 

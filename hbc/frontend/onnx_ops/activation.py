@@ -130,7 +130,7 @@ def uncast(n: Node, x: Value, dtype: DType) -> Value | None:
     if clip is None:
         return plain.x
     least, most = max(clip.low, low), min(clip.high, high)
-    if least > high or most < low or any(b not in {low, high} and b != round(b) for b in (least, most)):
+    if least > high or most < low or any(b != round(b) for b in (least, most)):
         return None
     return limited(n, plain.x, least, most)
 

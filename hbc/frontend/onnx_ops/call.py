@@ -7,7 +7,6 @@ from hbc.diagnostics import NotTaken
 from ..onnx_infer import Inferred
 from ..onnx_model import VENDOR
 from ..onnx_node import Node, Results
-from ..onnx_tensors import ELEM_TYPES
 from .registry import onnx_op
 
 MS = "com.microsoft"
@@ -22,8 +21,8 @@ _ALIKE = (
 @onnx_op(*_ALIKE, domain=MS)
 def alike(n: Node) -> Results:
     """A call whose result has the first operand's type."""
-    t = n.x(0).type
-    return n.call([Inferred(ELEM_TYPES[t.dtype], t.shape), *[None] * (len(n.proto.output) - 1)])
+    t = n.scope.known(n.name(0))
+    return n.call([Inferred(t.elem_type, t.shape), *[None] * (len(n.proto.output) - 1)])
 
 
 def call(n: Node) -> Results:

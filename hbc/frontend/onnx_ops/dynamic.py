@@ -33,12 +33,12 @@ def dynamic_quantize(n: Node) -> Results:
 
 @onnx_op("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MS)
 def dynamic_product(n: Node) -> Results:
-    """[a, b, …] → f32."""
+    """[a, b, a scale, …] → reals of the scale's dtype."""
     a, b = n.x(0).type.shape, n.x(1).type.shape
     if len(a) < 1 or len(b) < 2:
         raise n.fail("the operands are no matrices", why=f"shapes {list(a)} and {list(b)}")
     shape = (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], b[-1])
-    return n.call([Inferred(FLOAT, shape)], reason=FOUND_LATE, hint=STATIC_HINT)
+    return n.call([Inferred(_elem_type(n, 2), shape)], reason=FOUND_LATE, hint=STATIC_HINT)
 
 
 @onnx_op("DynamicQuantizeLSTM", domain=MS)
@@ -53,13 +53,17 @@ def dynamic_lstm(n: Node) -> Results:
 
 @onnx_op("QAttention", domain=MS)
 def attention(n: Node) -> Results:
-    """input [B,S,I], weight [I,3H], … → output f32 [B,S,H]; with `past` [2,B,N,P,D] also present [2,B,N,P+S,D]."""
+    """input [B,S,I], weight [I,3H], bias, … → output [B,S,H] of the bias's dtype.
+
+    With `past` [2,B,N,P,D] also present [2,B,N,P+S,D].
+    """
     (batch, length, _), width = _rank(n, 0, 3), _rank(n, 1, 2)[1] // 3
-    types = [Inferred(FLOAT, (batch, length, width))]
+    elem_type = _elem_type(n, 2)
+    types = [Inferred(elem_type, (batch, length, width))]
     if len(n.proto.output) > 1:
         heads = n.integer("num_heads", 1)
         before = _rank(n, 8, 5)[3] if n.has(8) else 0
-        types.append(Inferred(FLOAT, (2, batch, heads, before + length, width // heads)))
+        types.append(Inferred(elem_type, (2, batch, heads, before + length, width // heads)))
     return n.call(types, reason="attention in one op, its inner scales are not given", hint="export MatMul and Softmax")
 
 
@@ -82,7 +86,7 @@ def matmul_n_bits(n: Node) -> Results:
     weight = _unpacked(n)
     if weight is None:
         shape = (*n.x(0).type.shape[:-1], n.integer("N"))
-        return n.call([Inferred(FLOAT, shape)], reason="a part of its weights is computed or reordered")
+        return n.call([Inferred(_elem_type(n, 0), shape)], reason="a part of its weights is computed or reordered")
     y = n.op(Linear, n.x(0), weight)
     return n.op(Add, y, n.x(5)) if n.has(5) else y
 
@@ -104,7 +108,7 @@ def _unpacked(n: Node) -> Value | None:
         return None
     scale, zero = (spread(v, (rows, columns), 1, size) for v in (scales.reshape(rows, blocks), centre))
     channels = 0 if is_quantised(n.scope, n.name(0)) else None
-    name = f"{n.name(1)}.unpacked"
+    name = f"{n.proto.output[0]}.weight"  # of this node: another may read the same bytes by other scales
     return blocked_weight(n, name, np.ascontiguousarray(integers), scale, zero, channels)
 
 
@@ -122,6 +126,11 @@ def _bits(packed: np.ndarray, bits: int) -> np.ndarray:
     """u8 [R, bytes] → u8 [R, bytes · 8/bits], least bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((packed[..., None] >> shifts) & ((1 << bits) - 1)).astype(np.uint8).reshape(len(packed), -1)
+
+
+def _elem_type(n: Node, index: int) -> int:
+    """The element type that operand `index` has in the file."""
+    return n.scope.known(n.name(index)).elem_type
 
 
 def _rank(n: Node, index: int, rank: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from hbc.ir.ops.norm import fits_into
 from ..onnx_node import Node, Results
 from .call import MS, alike
 from .registry import onnx_op
+from .shape import axis_of
 
 _SOFTMAX = {"Softmax": Softmax, "LogSoftmax": LogSoftmax}
 
@@ -23,7 +24,7 @@ def softmax(n: Node) -> Results:
         return n.call()
     (x,) = operands
     cls, rank, shape = _SOFTMAX[n.op_type], x.type.rank, x.type.shape
-    axis = _axis(n, rank, -1 if n.version >= 13 else 1)
+    axis = axis_of(n, rank, -1 if n.version >= 13 else 1)
     if n.version >= 13 or axis == rank - 1:
         return n.op(cls, x, axis=axis)
     rows = (math.prod(shape[:axis]), math.prod(shape[axis:]))
@@ -38,7 +39,7 @@ def layer_normalization(n: Node) -> Results:
     if operands is None or n.wants(1) or n.wants(2) or not operands[0].type.rank:
         return n.call()
     x, *rest = operands
-    axis = _axis(n, x.type.rank, -1)
+    axis = axis_of(n, x.type.rank, -1)
     axes = tuple(range(axis, x.type.rank))
     if not all(fits_into(v.type.shape, x.type.shape[axis:]) for v in rest):
         return n.call()
@@ -92,14 +93,6 @@ def group_normalization(n: Node) -> Results:
     if operands[0].type.shape[1] % groups:
         return n.call()
     return n.op(GroupNorm, *operands, groups=groups, epsilon=n.number("epsilon", 1e-5))
-
-
-def _axis(n: Node, rank: int, default: int) -> int:
-    """The `axis` attribute, counted from the front; FrontendError where there is no such axis."""
-    axis = n.integer("axis", default)
-    if not -rank <= axis < rank:
-        raise n.fail(f"axis {axis} is no axis of a tensor of rank {rank}", hint="export the model again")
-    return axis % rank
 
 
 def _is_per_channel(operands: list[Value]) -> bool:

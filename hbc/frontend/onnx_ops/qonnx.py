@@ -49,7 +49,7 @@ class Grid:
 
     @property
     def dtype(self) -> DType:
-        """The narrowest dtype that holds the grid."""
+        """The narrowest dtype that holds the grid; I32 where none does (32 bits, unsigned)."""
         for dtype in (DType.I8, DType.U8, DType.I16, DType.U16):
             if dtype.limits[0] <= self.low and self.high <= dtype.limits[1]:
                 return dtype
@@ -71,8 +71,8 @@ def quant(n: Node) -> Results:
     if scale is None or zero is None:
         return _in_reals(n, n.x(1), n.x(2), grid)  # computed at run time
     _require_usable(n, scale, zero)
-    q = _quantisation(n, scale, zero)
-    if known is not None and q is not None:
+    q = _quantisation(n, scale, zero, grid.dtype.limits)
+    if known is not None and q is not None and grid.high <= grid.dtype.limits[1]:
         return _constant(n, known, scale, zero, grid, q)
     if q is None or grid.dtype is DType.I32:
         return _in_reals(n, n.const(scale.astype(np.float32)), n.const(zero.astype(np.float32)), grid)
@@ -94,7 +94,7 @@ def bipolar(n: Node) -> Results:
     if scale is None:
         return n.op(Mul, _signs(n), n.x(1))
     _require_usable(n, scale, np.zeros(1, np.float32))
-    q = _quantisation(n, scale, np.zeros(1, np.float32))
+    q = _quantisation(n, scale, np.zeros(1, np.float32), (-1, 1))
     if q is None:
         return n.op(Mul, _signs(n), n.const(scale.astype(np.float32)))
     if known is not None:
@@ -161,12 +161,15 @@ def _require_usable(n: Node, scale: np.ndarray, zero: np.ndarray) -> None:
         raise n.fail("scale or zero point can't be used", why=why, hint="calibrate the model again")
 
 
-def _quantisation(n: Node, scale: np.ndarray, zero: np.ndarray) -> Quant | None:
-    """The scale and zero point as a tensor type has them; None where they differ along two axes, or are no integers."""
+def _quantisation(n: Node, scale: np.ndarray, zero: np.ndarray, limits: tuple[int, int]) -> Quant | None:
+    """The scale and zero point as a tensor type has them.
+
+    None where they differ along two axes, or zero points are no integers in `limits`.
+    """
     known = n.array(0)
     shape = n.x(0).type.shape if known is None else known.shape
     zeros = zero.astype(np.float64)
-    low, high = _grid(n).dtype.limits if n.op_type != "BipolarQuant" else (-1, 1)
+    low, high = limits
     if (zeros != np.rint(zeros)).any() or zeros.min() < low or zeros.max() > high:
         return None
     if scale.size == 1 and zero.size == 1:

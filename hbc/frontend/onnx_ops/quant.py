@@ -107,6 +107,7 @@ def _within(n: Node, x: Value, limits: tuple[int, int] | None) -> Value:
 
 def _called(n: Node, dtype: DType, limits: tuple[int, int] | None, reason: str, hint: str) -> Results:
     """A call; of Microsoft's operators, which ONNX infers nothing for, the result has the operand's shape."""
+    dtype = n.scope.wide.get(n.proto.output[0], dtype)
     if n.domain in QUARK_DOMAINS:
         raise n.fail(f"{reason}: ONNX Runtime has no {n.op_type} that could run it", hint=hint, kind=NotTaken)
     types: list[Inferred | None] | None = [Inferred(ELEM_TYPES[dtype], n.x(0).type.shape)] if n.domain else None

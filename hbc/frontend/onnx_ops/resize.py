@@ -27,6 +27,7 @@ from hbc.ir.types import DType
 from ..onnx_node import Node, Results
 from ..onnx_weights import reshaped, transposed
 from .pick import taken
+from .reduce import normal_axes
 from .registry import onnx_op
 
 LONGEST = 1 << 16  # of a resized axis: index lists are attributes
@@ -201,6 +202,8 @@ def _axes(n: Node, shape: tuple[int, ...]) -> list[Axis] | None:
         return None
     named = n.ints("axes")
     places = list(range(len(shape))) if named is None else [a % len(shape) for a in named]
+    if named is not None:
+        normal_axes(n, named, len(shape))
     count = len(scales) if scales is not None else len(sizes or ())
     if len(places) != count:
         raise n.fail(
@@ -229,7 +232,7 @@ def _cropped(n: Node, axes: list[Axis], places: Sequence[int]) -> list[Axis] | N
     if roi is None:
         return None
     if roi.size != 2 * len(places) or not np.isfinite(roi).all():
-        raise n.fail("attribute roi doesn't fit the axes", why=f"{roi.size} entries for {len(places)} axes")
+        raise n.fail("the operand roi doesn't fit the axes", why=f"{roi.size} entries for {len(places)} axes")
     starts, ends = roi.astype(np.float32).reshape(2, -1)
     for place, start, end in zip(places, starts, ends, strict=True):
         axes[place] = replace(axes[place], start=start, end=end)

@@ -185,8 +185,7 @@ def compress(n: Node) -> Results:
 def trilu(n: Node) -> Results:
     """The part of each matrix on one side of a known diagonal, zeros on the other."""
     x, k = n.x(0), n.known_integers(1) if n.has(1) else (0,)
-    plain = x.type.dtype.is_integer and x.type.dtype is not DType.BOOL
-    if k is None or x.type.rank < 2 or not (plain or is_integral(x)):
+    if k is None or x.type.rank < 2 or not (x.type.dtype.is_integer or is_integral(x)):
         return n.call()
     x = n.stripped(x)
     *lead, rows, columns = x.type.shape

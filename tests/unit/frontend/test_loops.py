@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -134,3 +137,48 @@ def test_chains_of_constants_fold() -> None:
     net.op("Gather", x, index, out="y", axis=0)
     net.output("y")
     assert names_of(agrees(net.model(), {"x": floats(0, 4, 5)})) == ["slice"]
+
+
+def test_what_is_made_of_a_growing_value_has_no_known_shape() -> None:
+    """After the first turn `b` has the shape that it started with; after the second one it has the grown one."""
+    nodes = [
+        helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Concat", ["v", "v"], ["v2"], axis=0),
+        helper.make_node("Mul", ["v", "v"], ["b2"]),
+    ]  # fmt: skip
+    flag, count = info("c", TensorProto.BOOL, []), info("i", TensorProto.INT64, [])
+    reals = [info(name, 1, None) for name in ("v", "b", "v2", "b2")]
+    inner = helper.make_graph(nodes, "body", [count, flag, *reals[:2]], [info("c2", TensorProto.BOOL, []), *reals[2:]])
+    net = Net(17)
+    x, y = net.input("x", [2]), net.input("y", [2])
+    net.op("Loop", net.const(I64(3)), "", x, y, out=("grown", "b"), body=inner)
+    net.output("grown", "b")
+    model = net.model()
+    model.graph.value_info.extend([info("grown", 1, [16]), info("b", 1, [8])])
+    (call,) = agrees(model, {"x": floats(0, 2), "y": floats(1, 2)}, atol=1e-5).graph.walk(Call)
+    assert [r.type.shape for r in call.results] == [(16,), (8,)]
+
+
+@pytest.mark.parametrize("unread", ["", "unread"])
+def test_a_loop_whose_first_result_nobody_reads_runs(unread: str) -> None:
+    """ONNX Runtime crashes on a Loop whose first result has no name: the segment gives it one.
+
+    In a process of its own, since the crash would take this one along.
+    """
+    inputs = [info(n, t, s) for n, t, s in (("i", 7, []), ("c", 9, []), ("a", 1, None), ("b", 1, [2]))]
+    nodes = [
+        helper.make_node("Identity", ["c"], ["c2"]),
+        helper.make_node("Concat", ["a", "x"], ["a2"], axis=0),
+        helper.make_node("Add", ["b", "x"], ["b2"]),
+    ]
+    outputs = [info("c2", 9, []), info("a2", 1, None), info("b2", 1, [2])]
+    net = Net(17)
+    x = net.input("x", [2])
+    net.op("Loop", net.const(I64(3)), "", x, x, out=(unread, "y"), body=helper.make_graph(nodes, "b", inputs, outputs))
+    net.output("y")
+    code = (
+        "import sys, hbc, numpy as np; from hbc_runtime import Session; "
+        "s = Session(hbc.compile(sys.stdin.buffer.read()).program); print(s.run({'x': np.float32([1, 2])})['y'])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, input=net.model().SerializeToString(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"[4. 8.]\n"), done.stderr

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 import hbc
 from hbc.diagnostics import FrontendError
 from hbc.frontend import load
+from hbc.ir.ops import Call
+from hbc.ir.types import DType
 from hbc_runtime import Session
 
 from .net import Net, agrees, floats, names_of
@@ -129,3 +131,28 @@ def test_a_deprecated_operator_is_explained() -> None:
     net.output("y")
     with pytest.raises(FrontendError, match="Upsample_0"):
         load(net.model())
+
+
+def test_an_old_broadcast_of_scalars_has_no_axes_to_place() -> None:
+    model = old(6, [helper.make_node("Add", ["x", "b"], ["y"], "a", broadcast=1, axis=0)], [], b=F32(2))
+    np.testing.assert_array_equal(runs(model, {"x": F32(3)})["y"], F32(5))
+
+
+def test_an_old_broadcast_of_a_tensor_of_unknown_rank_names_it() -> None:
+    model = old(6, [helper.make_node("Add", ["x", "z"], ["y"], "a", broadcast=1, axis=1)], [2, 3, 4])
+    model.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    with pytest.raises(FrontendError, match="rank of 'z'"):
+        load(model)
+
+
+@pytest.mark.parametrize("op_type", ["FastGelu", "MatMulNBits"])
+def test_half_precision_results_of_microsofts_operators_stay_half(op_type: str) -> None:
+    net = Net(17, com_microsoft=1)
+    operands = [net.input("x", [2, 32], np.float16)]
+    if op_type == "MatMulNBits":
+        operands += [net.const(np.ones((3, 1, 16), np.uint8)), net.const(np.ones(3, np.float16))]
+    sizes = {"K": 32, "N": 3, "bits": 4, "block_size": 32} if op_type == "MatMulNBits" else {}
+    net.op(op_type, *operands, out="y", domain="com.microsoft", **sizes)
+    net.output("y", dtype=np.float16)
+    (called,) = load(net.model()).graph.walk(Call)
+    assert called.results[0].type.dtype is DType.F16

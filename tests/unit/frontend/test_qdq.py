@@ -14,7 +14,7 @@ from hbc.ir.ops import Const, Conv2d, Dequantize, Linear, Quantize, Reinterpret
 from hbc.ir.types import DType, Quant
 from tests.ort_age import needs_young_onnxruntime
 
-from .net import Net, agrees, floats, integers, names_of
+from .net import Net, agrees, floats, integers, names_of, run_module
 
 I8, U8, I16, U16, I32, F32 = np.int8, np.uint8, np.int16, np.uint16, np.int32, np.float32
 
@@ -306,6 +306,19 @@ def test_int4_weights_are_carried_as_bytes() -> None:
     const = next(module.graph.walk(Linear)).weight.defined_by(Dequantize).x.defined_by(Const)
     assert const.value.dtype == I8
     assert np.array_equal(const.value, values.reshape(4, 4).T)
+
+
+def test_a_reshaped_zero_point_of_4_bits_still_limits_the_integers() -> None:
+    """Against the formula: ONNX Runtime has no Reshape of 4 bit integers."""
+    net = Net(21)
+    net.constants.append(onnx.helper.make_tensor("z", onnx.TensorProto.INT4, [1], [2]))
+    z, s = net.op("Reshape", "z", net.const(np.int64([]))), net.const(F32(0.25))
+    net.op("DequantizeLinear", net.op("QuantizeLinear", net.input("x", [80]), s, z), s, z, out="y")
+    net.output("y")
+    x = floats(36, 80) * 4
+    want = (np.clip(np.rint(x / F32(0.25)) + 2, -8, 7) - 2) * F32(0.25)
+    assert (want.min(), want.max()) == (-2.5, 1.25)  # both ends are met
+    assert np.array_equal(run_module(load(net.model()), {"x": x})["y"], want)
 
 
 def test_blocked_scales_of_a_constant_give_its_reals() -> None:

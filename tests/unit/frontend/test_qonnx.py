@@ -296,3 +296,13 @@ def test_constants_are_not_left_in_reals() -> None:
     net.output("y")
     module = load(net.model())
     assert [c.out.type.dtype for c in module.graph.walk(Const)] == [DType.I8]
+
+
+def test_a_constant_on_a_grid_that_no_dtype_holds_stays_a_number() -> None:
+    net = Net(17, **{DOMAIN: 1})
+    bits = [net.const(F32(v)) for v in (1, 0, 32)]
+    net.op("Quant", net.const(F32([3e9])), *bits, out="w", domain=DOMAIN, signed=0)
+    net.op("Add", net.input("x", [1]), "w", out="y")
+    net.output("y")
+    got = run_module(load(net.model()), {"x": F32([0])})["y"]
+    np.testing.assert_array_equal(got, F32([3e9]))

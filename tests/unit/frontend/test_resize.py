@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -183,3 +184,9 @@ def test_a_crop_is_taken_where_it_lies_inside(mode: str, inside: bool) -> None:
 def test_scales_that_are_none_are_refused(scales: tuple[float, ...]) -> None:
     with pytest.raises(FrontendError, match="Resize_0"):
         load(resize((1, 2, 6, 7), scales=scales, mode="nearest").model())
+
+
+@pytest.mark.parametrize("axes", [(2, 4), (2, 2)])
+def test_axes_that_the_input_has_not_are_refused(axes: tuple[int, ...]) -> None:
+    with pytest.raises(FrontendError, match=re.escape(f"axes {list(axes)}")):
+        load(resize((1, 2, 6, 7), scales=(2, 2), mode="nearest", axes=axes, opset=18).model())
