@@ -20,9 +20,9 @@ from .base import Pass, Target
 from .composites import norm, softmax
 from .composites.parts import Parts
 from .composites.sums import Form
-from .matching import activation_behind, const_value, real_constant
+from .matching import activation_behind, const_value, limits_of, real_constant
+from .quanta import LIMITS, is_activation
 
-LIMITS = {DType.I8: 2.0, DType.I16: 256.0}  # quanta that a result may be off, the worst case: as tables are allowed
 GOOD = {DType.I8: 0.75, DType.I16: 4.0}  # a cheaper form is taken where it stays below
 Limits = tuple[float, float]
 
@@ -81,22 +81,16 @@ def _decomposed(op: Op, quantize: ops.Quantize, target: Target) -> Parts | Rejec
     if x is None:
         name = (op.operands[0].name if op.operands[0] is not None else None) or "its operand"
         return Rejection(f"operand {name!r} is not quantised", "put QuantizeLinear/DequantizeLinear on it")
-    if out.quant is None or not out.quant.is_per_tensor or out.dtype not in LIMITS:
+    if not is_activation(out):
         return Rejection("its result is not quantised to i8 or i16 with one scale", "quantise it per tensor")
     if isinstance(op, ops.BatchNorm):
-        return _reshaped_batch_norm(op, x, out, _limits(quantize)) or Rejection("its operands are not constant")
+        return _reshaped_batch_norm(op, x, out, limits_of(quantize, op.clip)) or Rejection(
+            "its operands are not constant"
+        )
     if target.semantics.is_onnx:
         return Rejection(f"{op.NAME} is computed in reals for --arith onnx", "compile with --arith bpu")
     found = target.legal(op)
-    return found or _best(op, x, out, _limits(quantize), target)
-
-
-def _limits(quantize: ops.Quantize) -> Limits:
-    """The reals to which a narrow quantize limits its result."""
-    t = quantize.out.type
-    if not quantize.narrow or t.quant is None:
-        return ops.NO_CLIP
-    return ((quantize.limits[0] - t.quant.zero_point[0]) * t.quant.scale[0], float("inf"))
+    return found or _best(op, x, out, limits_of(quantize), target)
 
 
 def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target) -> Parts | Rejection:
@@ -187,7 +181,6 @@ def _reshaped_batch_norm(op: ops.BatchNorm, x: Value, out: TensorType, clip: Lim
     parts = Parts(op.loc)
     square = (shape[0], shape[1], 1, math.prod(shape[2:]))
     image = parts.make(ops.Reshape, x, shape=square, type=x.type.with_shape(square))
-    limits = (max(clip[0], op.clip[0]), min(clip[1], op.clip[1]))
-    y = parts.make(ops.BatchNorm, image, op.multiplier, op.offset, type=out.with_shape(square), clip=limits)
+    y = parts.make(ops.BatchNorm, image, op.multiplier, op.offset, type=out.with_shape(square), clip=clip)
     parts.make(ops.Reshape, y, shape=shape, type=out)
     return parts

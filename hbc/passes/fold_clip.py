@@ -11,7 +11,6 @@ from hbc.ir.rewriter import Rewriter
 from hbc.ir.types import DType
 
 from .base import Pass, Target
-from .dce import remove_dead
 from .fuse_conv import CLIPPABLE
 from .matching import narrowed
 
@@ -29,7 +28,6 @@ class FoldClip(Pass):
     name: ClassVar[str] = "fold-clip"
 
     def run(self, module: Module, target: Target) -> int:
-        remove_dead(module.graph)  # real ops that were folded into integers would seem to read the clipped value
         changes = 0
         for op in module.graph.walk(ops.Clip):
             maker = op.x.op

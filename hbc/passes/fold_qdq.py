@@ -15,7 +15,8 @@ from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
 
 from .base import Pass, Target
-from .matching import activation_behind, const_value, integers_behind, real_constant, weight_behind
+from .matching import MAX_RANK, activation_behind, const_value, integers_behind, limits_of, real_constant, weight_behind
+from .quanta import TOP
 from .real_constants import has_integers, quantized, with_integers
 from .weak_channels import strengthen
 
@@ -65,9 +66,8 @@ def fold(rw: Rewriter, quantize: ops.Quantize, sem: Semantics) -> Op | None:
     if operands is None:
         return None
     attrs = dict(op.attrs)
-    if quantize.narrow and "clip" in attrs:
-        low = (quantize.limits[0] - t.quant.zero_point[0]) * t.quant.scale[0]
-        attrs["clip"] = (max(low, attrs["clip"][0]), max(low, attrs["clip"][1]))
+    if "clip" in attrs:
+        attrs["clip"] = limits_of(quantize, attrs["clip"])
     elif quantize.narrow:
         return None
     if isinstance(op, ops.Pad):
@@ -180,7 +180,7 @@ def fold_elementwise(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
             return None
         folded.append(value if q is None else q)
     computed = [v for v in folded if v is not None and v.type.quant is not None and v.defined_by(ops.Const) is None]
-    return folded if computed and max(v.type.rank for v in folded if v) <= 6 else None
+    return folded if computed and max(v.type.rank for v in folded if v) <= MAX_RANK else None
 
 
 def fold_batch_norm(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
@@ -200,7 +200,7 @@ def fold_grid_sample(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
     if x.type.dtype not in {DType.I8, DType.U8} and not op.nearest:
         return None  # no march blends 16 bits, and the CPU may as well have the grid itself
     reach = 1 + 4 / min(op.x.type.shape[2:])  # two pixels beyond the edge
-    t = TensorType(op.grid.type.shape, DType.I16, Quant.per_tensor(float(np.float32(reach / 32767))))
+    t = TensorType(op.grid.type.shape, DType.I16, Quant.per_tensor(float(np.float32(reach / TOP))))
     reals = real_constant(op.grid, sem)
     if reals is None:
         return [x, rw.op(ops.Quantize, op.grid, type=t).out]

@@ -23,6 +23,7 @@ from .matching import (
     real_constant,
     weight_behind,
 )
+from .quanta import TOP, sixteen_bits
 
 CLIPPABLE = (
     ops.Conv2d, ops.ConvTranspose2d, ops.Linear, ops.Matmul, ops.BatchNorm, ops.Add, ops.Sub, ops.Mul,
@@ -194,14 +195,12 @@ def _fits_accumulator(conv: ops.Conv2d | ops.Linear, constant: np.ndarray) -> bo
     if x is None or weight is None or x.type.quant is None or weight.type.quant is None:
         return False
     step = x.type.quant.scale[0] * min(weight.type.quant.scale)
-    return bool(np.all(np.isfinite(constant))) and np.abs(constant).max(initial=0.0) / 32767 <= step * 2**15
+    return bool(np.all(np.isfinite(constant))) and np.abs(constant).max(initial=0.0) / TOP <= step * 2**15
 
 
 def _quantized_addend(rw: Rewriter, constant: np.ndarray) -> Value:
     """Constants as the reals of i16 integers of their own range."""
-    largest = float(np.abs(constant).max(initial=0.0))
-    scale = float(np.float32(largest / 32767)) or 1.0
-    ints = np.clip(np.rint(constant.astype(np.float64) / scale), -32767, 32767).astype(np.int16)
+    ints, scale = sixteen_bits(constant)
     t = TensorType(ints.shape, DType.I16, Quant.per_tensor(scale))
     return rw.op(ops.Dequantize, rw.op(ops.Const, value=ints, type=t).out).out
 

@@ -9,18 +9,20 @@ import numpy as np
 
 from hbc.ir import ops
 from hbc.ir.core import Module, Op, Value
+from hbc.ir.location import fuse
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType, Quant, TensorType
 
 from .base import Pass, Target
-from .composites.parts import ROUNDED, TOP, Parts, scale_of, sum_error
-from .matching import activation_behind, is_default_clip, real_constant
+from .composites.parts import Parts, sum_error
+from .matching import activation_behind, is_default_clip, one_number, real_constant
+from .quanta import LIMITS, ROUNDED, TOP, is_activation, scale_of
 from .ranges import integer_range
 
-LIMITS = {DType.I8: 2.0, DType.I16: 256.0}  # quanta that a result may be off, as tables are allowed
 APART = 8  # how much coarser a scale may be than the other's, before it costs more than a requantize
 SUMS = (ops.Add, ops.Sub)
+SMALLEST, LARGEST = (float(v) for v in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))  # scales
 
 
 @dataclass(frozen=True)
@@ -68,17 +70,18 @@ class _Term:
 def _sums(quantize: ops.Quantize, target: Target) -> Parts | None:
     """The parts that stand for `quantize` of a sum of sums, the last of them making its result; or None."""
     t = quantize.out.type
-    if t.dtype not in LIMITS or t.quant is None or not t.quant.is_per_tensor or quantize.narrow:
+    if t.quant is None or not is_activation(t) or quantize.narrow:
         return None
     root, factor = _scaled(quantize.x.op, target.semantics)
     if not isinstance(root, SUMS) or not any(isinstance(v.op, SUMS) for v in (root.lhs, root.rhs)):
         return None
     if factor != 1 and not is_default_clip(root):
         return None
-    parts = Parts(quantize.loc)
-    last = TensorType(
-        t.shape, t.dtype, Quant(tuple(float(np.float32(s / factor)) for s in t.quant.scale), t.quant.zero_point)
-    )
+    scale = t.quant.scale[0] / factor
+    if not SMALLEST <= scale <= LARGEST:
+        return None
+    last = TensorType(t.shape, t.dtype, Quant.per_tensor(scale, t.quant.zero_point[0]))
+    parts = Parts(fuse(op.loc for op in (*_tree(root), quantize)))
     total = _sum(parts, root, last, target.semantics)
     if total is not None and factor != 1:
         parts.make(ops.Reinterpret, total.value, type=t)
@@ -93,10 +96,9 @@ def _scaled(op: Op | None, sem: Semantics) -> tuple[Op | None, float]:
     if not isinstance(op, ops.Mul) or not is_default_clip(op):
         return op, 1.0
     for x, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
-        constant = real_constant(other, sem)
-        one = constant is not None and constant.size == 1 and x.type.shape == op.out.type.shape
-        if one and constant is not None and 0 < float(constant.reshape(())) < np.inf and x.has_one_use:
-            return x.op, float(constant.reshape(()))
+        factor = one_number(other, sem)
+        if factor is not None and 0 < factor < np.inf and x.type.shape == op.out.type.shape and x.has_one_use:
+            return x.op, factor
     return op, 1.0
 
 
@@ -139,5 +141,17 @@ def _term(parts: Parts, value: Value, sem: Semantics) -> _Term | None:
             return None
         const = parts.constant(constant)
         return _Term(const, float(np.abs(constant).max()), scale_of(const.type) / 2)
-    inner = isinstance(value.op, SUMS) and value.has_one_use and not value.is_output
-    return _sum(parts, value.op, None, sem) if inner and value.op is not None and is_default_clip(value.op) else None
+    inner = _inner(value)
+    return None if inner is None else _sum(parts, inner, None, sem)
+
+
+def _inner(value: Value) -> Op | None:
+    """The sum that makes an operand, where nobody else reads it."""
+    op = value.op
+    return op if isinstance(op, SUMS) and value.has_one_use and is_default_clip(op) else None
+
+
+def _tree(op: Op) -> list[Op]:
+    """The inner sums of a sum, operands first, and the sum itself."""
+    inner = [_inner(v) for v in op.operands if v is not None]
+    return [*(o for i in inner if i is not None for o in _tree(i)), op]

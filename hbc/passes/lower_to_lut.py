@@ -20,11 +20,11 @@ from hbc_runtime import numerics
 
 from .base import Pass, Target
 from .matching import activation_behind, real_constant
+from .quanta import LIMITS, is_activation
 from .segments import INPUTS, divide
 
 LONGEST = 64  # ops of an expression
 JUMPS = (*(ops.PLAIN_UNARY[name] for name in ("floor", "ceil", "round", "sign")), ThresholdedRelu, ops.Comparison)
-TOLERATED = {DType.I8: 2, DType.I16: 256}  # quanta that interpolation may be off: about a step of 8 bits
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class LowerToLut(Pass):
     def run(self, module: Module, target: Target) -> int:
         changes = 0
         for op in module.graph.walk(ops.Quantize):
-            q = op.out.type.quant
-            if op.out.type.dtype not in {DType.I8, DType.I16} or q is None or not q.is_per_tensor or not op.out.uses:
+            if not is_activation(op.out.type) or not op.out.uses:
                 continue
             rw = Rewriter(module.graph, op)
             expression = _Expression.over_one_tensor(op.x, target.semantics)
@@ -202,7 +201,7 @@ def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Sem
     """Segments by curvature; None where interpolation would miss the function, as at too many steps."""
     source, out = expression.source, op.out.type
     division = divide(_table(expression, INPUTS, op, sem))
-    if division.worst > TOLERATED[out.dtype]:
+    if division.worst > LIMITS[out.dtype]:
         return None
     segments, table = (rw.op(ops.Const, value=a).out for a in (division.segments, division.table))
     rw.remark("table", str(division.worst), *expression.ops)

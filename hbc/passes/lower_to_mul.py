@@ -18,17 +18,14 @@ from hbc_runtime import numerics
 
 from .base import Pass, Target
 from .matching import activation_behind, is_default_clip, real_constant
+from .quanta import LIMITS, ROUNDED, TOP, is_activation, reach_of, scale_of
 from .ranges import integer_range
 from .segments import INPUTS, divide
-
-TOP = 32767
-ROUNDED = 0.53  # quanta that the product's own rounding may be off (docs/numerics.md, forms B and wide)
-LIMITS = {DType.I8: 2.0, DType.I16: 256.0}  # quanta that a quotient may be off in all: as tables are allowed
 
 
 @dataclass(frozen=True)
 class LowerToMul(Pass):
-    """quantize(a / b) → a · (1/b), the reciprocals in i16: constants, or a table of b (NUMERICS 8).
+    """quantize(a / b) → a · (1/b), the reciprocals in i16: constants, or a table of b (NUMERICS 5).
 
         %q = div %a, %b                            %r = lut %y, %t           (1/b, i16)
         %z = quantize %q         (%a, %b of %x, %y)  →   %z = mul %x, %r
@@ -85,7 +82,7 @@ def quotient(op: ops.Div, quantize: ops.Quantize, sem: Semantics) -> Quotient | 
     a, t = activation_behind(op.lhs), quantize.out.type
     divisor, constant = activation_behind(op.rhs), real_constant(op.rhs, sem)
     hint = "replace it by Mul with a quantised reciprocal"
-    if t.dtype not in LIMITS or t.quant is None or not t.quant.is_per_tensor or quantize.narrow:
+    if not is_activation(t) or quantize.narrow:
         return Rejection("its result isn't quantised to the whole of int8 or int16 with one scale", "quantise it so")
     if a is None or a.defined_by(ops.Const) or (constant is None and divisor is None):
         names = " or ".join(repr(v.name) for v in op.operands if v is not None and v.name) or "an operand"
@@ -174,20 +171,9 @@ def _scale(divisors: np.ndarray) -> float | None:
 
 def _worst(made: _Reciprocals, a: TensorType, t: TensorType) -> float:
     """Quanta: a numerator beyond what the result holds saturates either way."""
-    numerator, (step, held) = _reach(a), (_step(t), _reach(t) + _step(t))
+    numerator, step, held = reach_of(a), scale_of(t), reach_of(t) + scale_of(t)
     largest = np.minimum(numerator, held * np.abs(made.divisors))
     return float((largest * made.errors).max() / step) + ROUNDED
-
-
-def _step(t: TensorType) -> float:
-    assert t.quant is not None
-    return t.quant.scale[0]
-
-
-def _reach(t: TensorType) -> float:
-    """The largest magnitude of the reals that a type holds."""
-    assert t.quant is not None
-    return _step(t) * max(abs(limit - t.quant.zero_point[0]) for limit in t.dtype.limits)
 
 
 def why_no_product(op: Op, sem: Semantics) -> Rejection | None:

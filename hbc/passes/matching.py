@@ -10,6 +10,7 @@ from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType
 
 NARROW = (DType.I8, DType.U8, DType.I16, DType.U16)
+MAX_RANK = 6  # of elementwise instructions: the executor's widest broadcast; the manuals allow 10 axes
 
 
 def const_value(value: Value | None) -> np.ndarray | None:
@@ -48,6 +49,12 @@ def real_constant(value: Value | None, sem: Semantics) -> np.ndarray | None:
     return None if dq is None or ints is None else dq.reference(sem, ints)[0]
 
 
+def one_number(value: Value | None, sem: Semantics) -> float | None:
+    """The number that a constant of one element holds, quantised or not."""
+    array = real_constant(value, sem)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
 def feeds_only_quantize(value: Value) -> bool:
     """True where every reader is a quantize and the graph does not return the value."""
     return bool(value.uses) and all(isinstance(u.op, ops.Quantize) for u in value.uses)
@@ -57,6 +64,15 @@ def narrowed(clip: tuple[float, float], by: ops.Clip) -> tuple[float, float]:
     """The limits of clip(clip(x, *clip), low, high)."""
     low, high = (min(max(limit, by.low), by.high) for limit in clip)
     return low, high
+
+
+def limits_of(quantize: ops.Quantize, clip: tuple[float, float] = ops.NO_CLIP) -> tuple[float, float]:
+    """The reals to which `clip` limits what is quantised; a narrow quantize also keeps its lowest integer out."""
+    t = quantize.out.type
+    if not quantize.narrow or t.quant is None:
+        return clip
+    low = (quantize.limits[0] - t.quant.zero_point[0]) * t.quant.scale[0]
+    return max(low, clip[0]), max(low, clip[1])
 
 
 def is_default_clip(op: Op) -> bool:

@@ -13,10 +13,9 @@ from hbc.ir.types import DType, Quant, TensorType
 from hbc_runtime import numerics
 
 from .matching import activation_behind, real_constant
+from .quanta import LIMITS, sixteen_bits
 
-TOP = 32767
-LIMITS = {DType.I8: 2.0, DType.I16: 256.0}  # quanta that a constant's rounding may move a result: a step of 8 bits
-ONNX_LIMIT = 2.0  # under --arith onnx
+ONNX_LIMIT = 2.0  # quanta that a constant's rounding may move a result under --arith onnx, whatever its dtype
 
 
 def quantized(reals: np.ndarray, t: TensorType, sem: Semantics) -> np.ndarray:
@@ -53,7 +52,7 @@ def with_integers(
         elif _error(op, i, reals, other.type, t) > limit(t, sem):
             return None
         else:
-            ints, scale = _sixteen_bits(np.clip(reals, *_range_that_matters(op, i, other.type, t)))
+            ints, scale = sixteen_bits(np.clip(reals, *_range_that_matters(op, i, other.type, t)))
             sixteen = TensorType(ints.shape, DType.I16, Quant.per_tensor(scale))
             made.append(rw.op(ops.Const, value=ints, type=sixteen, name=value.name).out)
     return made
@@ -80,18 +79,11 @@ def why_too_coarse(op: Op, sem: Semantics) -> Rejection | None:
     return None
 
 
-def _sixteen_bits(reals: np.ndarray) -> tuple[np.ndarray, float]:
-    """`reals` as i16 of their own range, and the scale."""
-    largest = float(np.abs(reals).max()) if reals.size else 0.0
-    scale = float(np.float32(largest / TOP)) if largest > 0 else 1.0
-    return np.asarray(np.clip(np.rint(reals.astype(np.float64) / scale), -TOP, TOP), np.int16), scale
-
-
 def _error(op: ops.Binary, place: int, reals: np.ndarray, other: TensorType, t: TensorType) -> float:
     """By how many quanta of the result, at most, the constant's rounding moves what doesn't saturate."""
     assert t.quant is not None
     inside = np.clip(reals.astype(np.float64), *_range_that_matters(op, place, other, t))
-    ints, scale = _sixteen_bits(inside)
+    ints, scale = sixteen_bits(inside)
     moved = np.abs(ints * scale - inside)
     if isinstance(op, ops.Mul):
         held, most = max(map(abs, _ends(t))) + t.quant.scale[0], max(map(abs, _ends(other)))

@@ -16,7 +16,7 @@ from hbc.ir.semantics import Semantics
 from hbc.ir.types import DType
 
 from .base import Pass, Target
-from .matching import const_value, is_default_clip, real_constant
+from .matching import const_value, is_default_clip, one_number, real_constant
 
 EXP, LOG, SQRT, RECIPROCAL = (ops.PLAIN_UNARY[name] for name in ("exp", "log", "sqrt", "reciprocal"))
 Attrs = dict[str, Any]
@@ -87,12 +87,6 @@ def _same(a: Value | None, b: Value | None, depth: int = DEPTH) -> bool:
     return x.attrs == y.attrs and all(_same(v, w, depth - 1) for v, w in pairs)
 
 
-def _scalar(value: Value | None, sem: Semantics) -> float | None:
-    """The number that a constant of one element is."""
-    array = real_constant(value, sem)
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
-
-
 def _sides(op: Op) -> Iterator[tuple[Value, Value]]:
     """The operands of a sum or product, both ways round."""
     yield op.operands[0], op.operands[1]  # type: ignore[misc]
@@ -148,14 +142,14 @@ def _variance(root: Value, sign: float, sem: Semantics) -> tuple[ops.Reduce, flo
     """(the mean of squares, ε, ops on the way) where rootˢⁱᵍⁿ is 1 / √(mean + ε), by a root or by a power."""
     op: Op | None = root.defined_by(SQRT) if sign < 0 else None
     power = root.defined_by(ops.Pow)
-    if power is not None and _scalar(power.rhs, sem) == -0.5 * sign:
+    if power is not None and one_number(power.rhs, sem) == -0.5 * sign:
         op = power
     inside = None if op is None else op.operands[0]
     total = None if inside is None else inside.defined_by(ops.Add)
     if op is None or total is None or not is_default_clip(total):
         return None
     for mean, number in _sides(total):
-        reduced, epsilon = _reduced(mean, ops.ReduceMean), _scalar(number, sem)
+        reduced, epsilon = _reduced(mean, ops.ReduceMean), one_number(number, sem)
         if reduced is not None and epsilon is not None and epsilon >= 0:
             return reduced, epsilon, (reduced, total, op)
     return None
@@ -166,7 +160,7 @@ def _squared(value: Value, sem: Semantics) -> Value | None:
     product, power = value.defined_by(ops.Mul), value.defined_by(ops.Pow)
     if product is not None and _same(product.lhs, product.rhs):
         return product.lhs
-    return power.lhs if power is not None and _scalar(power.rhs, sem) == 2.0 else None
+    return power.lhs if power is not None and one_number(power.rhs, sem) == 2.0 else None
 
 
 def _with_affine(match: Match, sem: Semantics) -> Match:

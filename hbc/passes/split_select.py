@@ -16,6 +16,7 @@ from hbc.ir.types import DType, TensorType
 from .base import Pass, Target
 from .matching import activation_behind, const_value, feeds_only_quantize, is_default_clip
 from .propagate_qdq import joint
+from .quanta import is_activation
 
 EXTREMA = (ops.Maximum, ops.Minimum)
 
@@ -58,7 +59,7 @@ def _split(rw: Rewriter, op: ops.Quantize, sem: Semantics) -> Op | None:
     maker, t = op.x.op, op.out.type
     if maker is None or not op.out.uses or not feeds_only_quantize(op.x):
         return None
-    if t.dtype not in {DType.I8, DType.I16} or t.quant is None or not t.quant.is_per_tensor:
+    if not is_activation(t):
         return None
     if isinstance(maker, ops.Cast) and maker.x.type.dtype is DType.BOOL:
         one, zero = (rw.op(ops.Const, value=np.asarray(v, np.float32)).out for v in (1, 0))
@@ -90,14 +91,9 @@ def _folds(value: Value) -> bool:
     if constant is not None:
         return not bool(np.isnan(constant).any())
     op = value.op
-    if not isinstance(op, EXTREMA) or not feeds_alone(value) or not is_default_clip(op):
+    if not isinstance(op, EXTREMA) or not value.has_one_use or not is_default_clip(op):
         return False
     return _folds(op.lhs) and _folds(op.rhs)
-
-
-def feeds_alone(value: Value) -> bool:
-    """True where one op reads the value, once."""
-    return value.has_one_use and not value.is_output
 
 
 def _quantized(rw: Rewriter, like: ops.Quantize, value: Value, sem: Semantics) -> Value:

@@ -13,6 +13,7 @@ from hbc.ir.types import DType, Quant, TensorType
 from hbc_runtime import numerics
 
 from .matching import const_value
+from .quanta import reach_of
 
 ROOM = 1 << 26  # accumulator steps left for the rounding term and for a folded zero point
 TARGET = 1 << 30  # where a rescaled bias ends up
@@ -41,8 +42,8 @@ def strengthen(rw: Rewriter, op: Op, x: Value, weight: Value, bias: Value | None
     scale = np.resize(np.asarray(quant.scale, np.float64), channels)
     zero = np.resize(np.asarray(quant.zero_point, np.int64), channels)
     sums = np.abs(np.moveaxis(ints, axis, -1) - zero).reshape(-1, channels).sum(axis=0)
-    added = 0.0 if addend is None else _reach(addend.type)
-    enough = _largest_result(op) + sums * scale * _reach(x.type) + added  # a larger bias saturates all the same
+    added = 0.0 if addend is None else reach_of(addend.type)
+    enough = _largest_result(op) + sums * scale * reach_of(x.type) + added  # a larger bias saturates all the same
     steps = (np.minimum(biases, enough) + added) / (x.type.quant.scale[0] * scale)
     weak = steps > numerics.I32_MAX - ROOM
     coarse = (sums == 0) & (steps > 0) & (steps < COARSE)
@@ -82,12 +83,4 @@ def _biases(bias: Value | None, addend: Value | None) -> np.ndarray | None:
 def _largest_result(op: Op) -> float:
     """The largest |real| that any quantisation of `op`'s result holds."""
     types = [user.out.type for user in op.results[0].users if isinstance(user, ops.Quantize)]
-    return max((_reach(t) for t in types if t.quant is not None and t.quant.is_per_tensor), default=math.inf)
-
-
-def _reach(t: TensorType) -> float:
-    """The largest |real| that a tensor of one scale holds."""
-    assert t.quant is not None
-    lo, hi = t.dtype.limits
-    zero = t.quant.zero_point[0]
-    return max(hi - zero, zero - lo) * t.quant.scale[0]
+    return max((reach_of(t) for t in types if t.quant is not None and t.quant.is_per_tensor), default=math.inf)

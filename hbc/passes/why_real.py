@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,14 +18,12 @@ from hbc.words import plural, some
 from .base import Target
 from .fold_qdq import WEIGHTED, weight_axis_fits
 from .lower_to_mul import why_no_product
-from .matching import NARROW, activation_behind, const_value, integers_behind, real_constant
+from .matching import MAX_RANK, NARROW, activation_behind, const_value, integers_behind, real_constant
 from .real_constants import why_too_coarse
 from .why_select import why_unlike
 
 KEEP = "keep it at the model's head or tail, where it doesn't split the BPU's part, or compute it outside the model"
 QUANTISE = "put QuantizeLinear and DequantizeLinear"
-MAX_RANK = 6  # of elementwise instructions
-Question = Callable[[Op, Semantics], "Rejection | None"]
 
 
 def why_real(op: Op, target: Target) -> Rejection:

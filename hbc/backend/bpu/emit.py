@@ -11,7 +11,7 @@ from hbc.backend.cpu.export import export_segment
 from hbc.diagnostics import EmitError, TooManyAxes, error
 from hbc.ir import ops
 from hbc.ir.core import Graph, Module, Op, Value
-from hbc.ir.location import FusedLoc, NodeLoc, node_names, source_nodes
+from hbc.ir.location import node_names, source_nodes
 from hbc.passes.plan_memory import storage_root
 from hbc.words import shape_text
 from hbc_runtime.hbm.layout import MAX_RANK
@@ -186,7 +186,6 @@ def _segment_key(op: Op) -> tuple[bool, int]:
 def _nodes(op: Op) -> list[tuple[str, str]]:
     """Kind and name of what an op runs: of every node of a `call_graph`, else of the op itself."""
     if isinstance(op, ops.CallGraph):
-        parts = op.loc.parts if isinstance(op.loc, FusedLoc) else (op.loc,)
-        return [(p.op_type, p.node) for p in parts if isinstance(p, NodeLoc)] or [(op.NAME, op.node)]
+        return [(n.op_type, n.node) for n in source_nodes(op.loc)] or [(op.NAME, op.node)]
     kinds = [n.op_type for n in source_nodes(op.loc) if n.node == op.node and n.op_type]
     return [(kinds[0] if kinds else op.NAME, op.node)]

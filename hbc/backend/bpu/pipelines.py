@@ -37,6 +37,8 @@ NORMALIZE = Stage(
     ),
 )  # fmt: skip
 FUSE = Stage("fuse", (FuseConv(), FoldConstants(), Dce()))
+# lower-to-lut stands on both sides of split-select: a choice that is a function of one tensor becomes one table as a
+# whole, and only what is left is split, whose sides may be such functions.
 QUANTIZE = Stage(
     "quantize",
     (

@@ -174,7 +174,7 @@ def batch_norm(op: BatchNorm, sem: Semantics, arrays: Arrays) -> Fixed:
     factor, offset = (_constant(a).astype(np.float64) for a in arrays[1:3])
     channels = len(factor)
     steps = scalar_scale(x) * np.abs(factor)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # of offsets that are 0
         weight = np.where(offset != 0, np.floor(_BATCH_NORM_OFFSET * steps / np.abs(offset)), 127).clip(0, 127)
     ints = (weight * np.sign(factor)).astype(np.int8).reshape(channels, 1, 1, 1)
     acc_scale = np.where(weight > 0, steps / np.maximum(weight, 1), 0.0)

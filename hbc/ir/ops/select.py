@@ -17,14 +17,24 @@ from ..types import DType, TensorType
 from .shapes import broadcast, given
 
 
-class Comparison(Op):
-    """Base of the comparisons: a bool for each pair of elements.
+class Truth(Op):
+    """Base of the ops whose result is a bool per element."""
 
-    (C1) the result has the broadcast shape, and is bool.  (C2) both operands have one dtype and one quantisation.
-    """
+    def verify(self) -> None:
+        t = self.out.type
+        ok = t.shape == self.infer()[0].shape and t.dtype is DType.BOOL and t.quant is None
+        self.require(ok, "C1", f"result is {t}")
+
+    def require_bools(self) -> None:
+        """C2 of logic: every operand is bool."""
+        dtypes = [v.type.dtype.text for v in self.operands if v is not None]
+        self.require(set(dtypes) == {"bool"}, "C2", f"operands are {' and '.join(dtypes)}")
+
+
+class TruthOfPair(Truth):
+    """Base of the comparisons and of the logic of two values: a bool for each pair of elements."""
 
     FUNCTION: ClassVar[np.ufunc]
-    RELATION: ClassVar[Relation]
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -32,19 +42,23 @@ class Comparison(Op):
     def infer(self) -> Sequence[TensorType]:
         return [TensorType(broadcast(self.lhs.type.shape, self.rhs.type.shape), DType.BOOL)]
 
-    def verify(self) -> None:
-        _require_bool(self)
-        a, b = self.lhs.type, self.rhs.type
-        self.require(a.dtype is b.dtype and a.quant == b.quant, "C2", f"{a} and {b}")
-
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         a, b = map(given, operands)
         return [np.asarray(type(self).FUNCTION(a, b))]
 
 
-def _require_bool(op: Op) -> None:
-    t = op.out.type
-    op.require(t.shape == op.infer()[0].shape and t.dtype is DType.BOOL and t.quant is None, "C1", f"result is {t}")
+class Comparison(TruthOfPair):
+    """Base of the comparisons.
+
+    (C1) the result has the broadcast shape, and is bool.  (C2) both operands have one dtype and one quantisation.
+    """
+
+    RELATION: ClassVar[Relation]
+
+    def verify(self) -> None:
+        super().verify()
+        a, b = self.lhs.type, self.rhs.type
+        self.require(a.dtype is b.dtype and a.quant == b.quant, "C2", f"{a} and {b}")
 
 
 @define_op("equal")
@@ -87,33 +101,17 @@ class GreaterOrEqual(Comparison):
     RELATION = Relation.GREATER_OR_EQUAL
 
 
-class Logical(Op):
+class Logical(TruthOfPair):
     """Base of the functions of two truth values.
 
     (C1) the result has the broadcast shape, and is bool.  (C2) operands are bools.
     """
 
-    FUNCTION: ClassVar[np.ufunc]
     JUNCTION: ClassVar[Junction]
 
-    lhs: Value = operand()
-    rhs: Value = operand()
-
-    def infer(self) -> Sequence[TensorType]:
-        return [TensorType(broadcast(self.lhs.type.shape, self.rhs.type.shape), DType.BOOL)]
-
     def verify(self) -> None:
-        _require_bool(self)
-        _require_bools(self, (self.lhs, self.rhs))
-
-    def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
-        a, b = map(given, operands)
-        return [np.asarray(type(self).FUNCTION(a, b))]
-
-
-def _require_bools(op: Op, values: Sequence[Value]) -> None:
-    dtypes = [v.type.dtype.text for v in values]
-    op.require(set(dtypes) == {"bool"}, "C2", f"operands are {' and '.join(dtypes)}")
+        super().verify()
+        self.require_bools()
 
 
 @define_op("logical_and")
@@ -141,7 +139,7 @@ class LogicalXor(Logical):
 
 
 @define_op("logical_not")
-class LogicalNot(Op):
+class LogicalNot(Truth):
     """True where x isn't.
 
     (C1) the result has x's shape, and is bool.  (C2) x is bool.
@@ -153,8 +151,8 @@ class LogicalNot(Op):
         return [TensorType(self.x.type.shape, DType.BOOL)]
 
     def verify(self) -> None:
-        _require_bool(self)
-        _require_bools(self, (self.x,))
+        super().verify()
+        self.require_bools()
 
     def reference(self, sem: Semantics, *operands: np.ndarray | None) -> Sequence[np.ndarray]:
         return [np.logical_not(given(operands[0]))]

@@ -20,8 +20,9 @@ import numpy as np
 from hbc.ir import ops
 from hbc.ir.core import Value
 from hbc.ir.types import DType, TensorType
+from hbc.passes.quanta import ROUNDED, TOP, reach_of, scale_of
 
-from .parts import ROUNDED, TOP, Parts, Table, i16, result_reach, scale_of, size_along, sum_error
+from .parts import Parts, Table, i16, size_along, sum_error
 from .sums import Curve, Domain, Form, Offset, Terms, of_sum
 
 ROOM = 17 / 16  # the table of 1/range is at most 1/256 off
@@ -164,7 +165,7 @@ def _finish(
     """u · q · scale + bias; returns the error in quanta of the result."""
     w = 1.0 if norm.scale is None else float(np.abs(norm.scale).max(initial=0.0))
     b = 0.0 if norm.bias is None else float(np.abs(norm.bias).max(initial=0.0))
-    reach = result_reach(out) + b  # beyond it the result saturates
+    reach = reach_of(out) + b  # beyond it the result saturates
     size = np.minimum(1 / np.sqrt(spread.grid), spread.largest)  # of the largest normalised value at that variance
     error = w * rows.error / np.sqrt(spread.grid) + np.minimum(w * size, reach) * spread.relative
     z, rounded = _product(parts, rows.u, q, norm, spread.largest, out, clip)

@@ -16,11 +16,10 @@ from hbc.ir.core import Op, Value
 from hbc.ir.location import Loc
 from hbc.ir.types import DType, Quant, TensorType
 from hbc.passes.base import Target
+from hbc.passes.quanta import TOP, scale_of, sixteen_bits
 from hbc.passes.segments import FIRST, INPUTS, LAST, Division, divide
 from hbc_runtime import numerics
 
-TOP = 32767
-ROUNDED = 0.53  # quanta that the last rounding may be off (docs/numerics.md, forms B and wide)
 Function = Callable[[np.ndarray], np.ndarray]  # of reals, in float64
 
 
@@ -69,11 +68,11 @@ class Parts:
 
     def constant(self, reals: np.ndarray, scale: float | None = None) -> Value:
         """Reals as i16, of their own range where no scale is given (half to even)."""
-        array = np.asarray(reals, np.float64)
-        largest = float(np.abs(array).max()) if array.size else 0.0
-        t = i16(array.shape, scale or largest / TOP or 1.0)
-        ints = np.clip(np.rint(array / scale_of(t)), -TOP, TOP).astype(np.int16)
-        return self.make(ops.Const, value=ints, type=t)
+        if scale is None:
+            ints, scale = sixteen_bits(reals)
+        else:
+            ints = np.asarray(np.clip(np.rint(reals / np.float64(np.float32(scale))), -TOP, TOP), np.int16)
+        return self.make(ops.Const, value=ints, type=i16(ints.shape, scale))
 
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
         """f of an i16 tensor whose integers lie in `reach`, as i16 of `scale`."""
@@ -95,25 +94,6 @@ def i16(shape: tuple[int, ...], scale: float) -> TensorType:
 def sum_error(a: tuple[int, float], b: tuple[int, float]) -> float:
     """How far D6's 15-bit multipliers move the sum of two tensors, each as (largest integer, scale); in reals."""
     return (a[0] + b[0]) * max(a[1], b[1]) / 2**15
-
-
-def scale_of(t: TensorType) -> float:
-    """The scale of a tensor that has one."""
-    assert t.quant is not None
-    return t.quant.scale[0]
-
-
-def result_reach(t: TensorType) -> float:
-    """The largest magnitude of the reals that a quantised type holds."""
-    assert t.quant is not None
-    zero = t.quant.zero_point[0]
-    return scale_of(t) * max(abs(limit - zero) for limit in t.dtype.limits)
-
-
-def span(t: TensorType) -> float:
-    """The distance of the largest from the smallest real that a quantised type holds."""
-    lo, hi = t.dtype.limits
-    return scale_of(t) * (hi - lo)
 
 
 def size_along(t: TensorType, axes: tuple[int, ...]) -> int:

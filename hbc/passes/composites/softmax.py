@@ -10,8 +10,9 @@ import numpy as np
 from hbc.ir import ops
 from hbc.ir.core import Value
 from hbc.ir.types import DType, TensorType
+from hbc.passes.quanta import ROUNDED, TOP, scale_of
 
-from .parts import ROUNDED, TOP, Parts, scale_of, size_along, sum_error
+from .parts import Parts, size_along, sum_error
 from .sums import Curve, Domain, Form, Terms, of_sum
 
 STEP = 1.0 / TOP  # of e and of 1/Σe: both lie in [0, 1]

@@ -20,8 +20,9 @@ import numpy as np
 
 from hbc.ir import ops
 from hbc.ir.core import Value
+from hbc.passes.quanta import TOP, scale_of
 
-from .parts import TOP, Function, Parts, scale_of
+from .parts import Function, Parts
 
 GRID = 400  # points at which an error is looked at
 FloatArray = np.ndarray

@@ -15,6 +15,8 @@ from hbc.ir.types import DType, Quant, TensorType
 from hbc.passes.fold_qdq import FoldQdq
 from hbc.passes.widen_outputs import WidenOutputs
 
+from .graphs import Net
+
 BIAS = np.float32([0.5, -0.25, 3.0, 0.0])
 SCALES = (0.01, 1e-20, 1e-11, 1e-30)
 
@@ -55,3 +57,13 @@ def test_a_bias_that_fits_leaves_the_weights_alone() -> None:
     FoldQdq().run(module, Target())
     kept = next(op for op in reversed(list(module.graph.walk(ops.Linear))) if op.weight.type.quant is not None)
     assert kept.weight.type.quant.scale == tuple(map(float, np.float32(SCALES)))
+
+
+def test_a_batch_norm_channel_without_multiplier_and_offset_is_zero() -> None:
+    net = Net()
+    t = TensorType((1, 2, 1, 1), DType.I8, Quant.per_tensor(0.1))
+    x = net.arg(t.shape, t.dtype, t.quant)
+    multiplier, offset = (net.const(np.float32([0, 1])) for _ in range(2))
+    net.output(net.op(ops.BatchNorm, x, multiplier, offset, type=t))
+    got = interpret(Module(net.graph), {"in0": np.full(t.shape, 7, np.int8)})["out0"]
+    assert got.reshape(-1).tolist() == [0, 17]

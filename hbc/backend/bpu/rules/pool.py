@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
+from hbc.passes.matching import MAX_RANK
 from hbc_runtime import isa
 
 from ..march import MarchSpec
 from .registry import legal, reject
-
-MAX_RANK = 6  # the executor's widest broadcast; the manuals allow 10 axes
 
 
 def _is_global(op: ops.Pool) -> bool:

@@ -6,11 +6,10 @@ from hbc.diagnostics import Rejection
 from hbc.ir import ops
 from hbc.ir.core import Op
 from hbc.ir.types import DType
+from hbc.passes.matching import MAX_RANK
 
 from ..march import MarchSpec
 from .registry import legal, reject
-
-MAX_RANK = 6  # as other elementwise ops
 
 
 @legal(ops.Comparison, ops.Where, ops.ArgExtremum)
