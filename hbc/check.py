@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hbc.diagnostics import CannotCompare, HbcError, error
+from hbc.diagnostics import error
 from hbc_runtime import Session
 from hbc_runtime.program import Model, Program, Tensor, TensorInfo
 from hbc_runtime.types import DType, holds
@@ -23,17 +23,12 @@ from .opwise import OpResult
 from .samples import Sample
 from .verify.measure import Distance, finite, measure, worst
 from .verify.program_stage import makers as makers_of
+from .verify.stage import StageError, require_same_model
 from .verify.stored import as_stored, to_reals
 from .words import shape_text
 
 Array = npt.NDArray[Any]
 TOLERANCE = 0.999  # of cosine similarity
-
-
-class CheckError(HbcError):
-    """A program and a model cannot be compared."""
-
-    FAMILY = CannotCompare
 
 
 @dataclass(frozen=True)
@@ -120,24 +115,17 @@ def check_program(
     """Run `program` and ONNX Runtime on `samples` and compare.
 
     An output passes where in every sample its cosine to ONNX Runtime's unoptimised run is at least `tolerance`, or at
-    least that of ONNX Runtime's own optimised run. Raises CheckError where the program isn't of that model, ProbeError,
+    least that of ONNX Runtime's own optimised run. Raises StageError where the program isn't of that model, ProbeError,
     HbmError.
     """
     plain, optimised = (Probe(model, optimised=o, threads=threads) for o in (False, True))
-    _require_same_outputs(program.models[0], plain, model)
+    require_same_model(program.models[0], plain.outputs, model)
     with Session(program, threads=threads) as session:
         runs = [(session.run(s), plain.run(s), optimised.run(s)) for s in samples]
         model_ = session.model
     outputs = tuple(_output(model_, info, runs, tolerance) for info in model_.outputs)
     tensors = _inner(program, model, samples[0], threads) if look_inside else ()
     return CheckResult(len(samples), tolerance, outputs, tensors)
-
-
-def _require_same_outputs(ours: Model, theirs: Probe, model: Path) -> None:
-    missing = [o.name for o in ours.outputs if o.name not in theirs.outputs]
-    if missing:
-        why = f"the program gives {missing[0]!r}, the model {', '.join(map(repr, theirs.outputs))}"
-        raise error(CheckError, "the program is not of this model", where=str(model), why=why)
 
 
 def difference(got: Array, want: Array, *, quantum: float | None = None) -> Difference:
@@ -177,7 +165,7 @@ def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: floa
         want = plain[info.name]
         if not holds(info.shape, DType.of(want.dtype), want):
             why = f"the program gives {shape_text(info.shape)}, ONNX Runtime {shape_text(want.shape)}"
-            raise error(CheckError, f"output {info.name!r} has two shapes", why=why, hint="--shape, as at compilation")
+            raise error(StageError, f"output {info.name!r} has two shapes", why=why, hint="--shape, as at compilation")
         row = _sized_difference(ours[info.name], want, quantum)
         own = _sized_difference(optimised[info.name], want, None).cosine
         passed &= row.cosine >= min(tolerance, own)

@@ -23,7 +23,7 @@ from hbc_runtime.program import Program
 from .app import DIFFERENT
 from .console import Screen
 from .inputs import reader, sample_options
-from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, threads_option, verbosity
+from .params import PATH, SETTINGS, json_flag, model_options, screen, threads_option, verbosity
 from .render import table
 from .stages import stage_lines
 
@@ -56,12 +56,7 @@ SHOWN = 10  # inner tensors shown with --tensors, the farthest first
 @verbosity
 def command(
     model: Path,
-    march: str,
-    arith: str,
-    shapes: tuple[str, ...],
-    strict: bool,
-    no_cpu_fallback: bool,
-    name: str | None,
+    options: CompileOptions,
     hbm: Path | None,
     inputs: tuple[str, ...],
     preprocess: str | None,
@@ -92,7 +87,6 @@ def command(
         raise click.UsageError("--by op looks inside; --no-tensors doesn't")
     out = screen()
     read = reader(inputs, preprocess)
-    options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
     program = load(hbm) if hbm is not None else _compiled(out, model, options)
     main = program.models[0]
     drawn = read(main.inputs)[:samples] if read else random_samples(main, samples or 2, seed)

@@ -16,12 +16,10 @@ from hbc.words import human_bytes
 
 from .console import Screen
 from .opt import write_text
-from .params import PATH, SETTINGS, compile_options, json_flag, model_options, screen, verbosity
+from .params import PATH, SETTINGS, STDOUT, json_flag, model_options, screen, verbosity
 from .render import explain as explanation
 from .report_file import check_report, write_report
 from .stages import stage_lines
-
-STDOUT = Path("-")
 
 
 @click.command(context_settings=SETTINGS)
@@ -42,12 +40,7 @@ STDOUT = Path("-")
 def command(
     model: Path,
     output: Path | None,
-    march: str,
-    arith: str,
-    shapes: tuple[str, ...],
-    strict: bool,
-    no_cpu_fallback: bool,
-    name: str | None,
+    options: CompileOptions,
     explain: bool,
     report_file: Path | None,
     emit: str,
@@ -62,7 +55,6 @@ def command(
     hbc compile model.onnx --march bayes-e --explain  and where each node runs
     hbc compile model.onnx --emit hbir --stop-after quantize
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
-    options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
     if emit == "hbir":
         if explain or as_json or report_file is not None:
             what = "--explain, --report and --json belong to a compiled program; leave out --emit hbir"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 # whether it exists and may be read is asked where it is read: the message there knows more
 PATH = click.Path(path_type=Path, readable=False)
+STDOUT = Path("-")
 ARITH_HELP = "bpu: the chip's arithmetic; onnx: ONNX's.  [default: bpu]"
 SHAPE_HELP = "Shape of an input that the model leaves open; repeatable."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -63,8 +65,25 @@ def march_option(function: Command) -> Command:
     return click.option("--march", default="nash", metavar="M", help=text)(function)
 
 
-def model_options(function: Command) -> Command:
-    """What decides how a model is compiled: march, arithmetic, shapes, strictness."""
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What decides how a model is compiled; the verb gets it as one checked value, `options`."""
+
+    @functools.wraps(function)
+    def verb(
+        *args: Any,
+        march: str,
+        arith: str,
+        shapes: tuple[str, ...],
+        strict: bool,
+        no_cpu_fallback: bool,
+        name: str | None,
+        **rest: Any,
+    ) -> Any:
+        bound = tuple(parse_shape(s) for s in shapes)
+        options = CompileOptions(march, arith, bound, strict, not no_cpu_fallback, name)
+        return function(*args, options=options, **rest)
+
+    made: Callable[..., Any] = verb
     options = [
         march_option,
         click.option("--arith", default="bpu", metavar="A", help=ARITH_HELP),
@@ -74,19 +93,5 @@ def model_options(function: Command) -> Command:
         click.option("--name", default=None, help="The model's name in the .hbm.  [default: the file's]"),
     ]
     for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def compile_options(
-    march: str, arith: str, shapes: tuple[str, ...], strict: bool, no_cpu_fallback: bool, name: str | None
-) -> CompileOptions:
-    """The options of `model_options` as one checked value."""
-    return CompileOptions(
-        march=march,
-        arith=arith,
-        shapes=tuple(parse_shape(s) for s in shapes),
-        strict=strict,
-        cpu_fallback=not no_cpu_fallback,
-        name=name,
-    )
+        made = option(made)
+    return made

@@ -14,6 +14,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hbc.files import check_writable, write_atomically
+from hbc.options import CompileOptions
 from hbc.verify import Tolerance, VerifyResult, verify_model
 from hbc.verify.compare import OnTensor
 from hbc.verify.result import table_rows
@@ -23,10 +24,8 @@ from hbc_runtime import load
 from .app import DIFFERENT
 from .console import Screen
 from .inputs import reader, sample_options
-from .params import PATH, SETTINGS, compile_options, model_options, screen, threads_option, verbosity
+from .params import PATH, SETTINGS, STDOUT, model_options, screen, threads_option, verbosity
 from .verify_table import show
-
-STDOUT = Path("-")
 
 
 @click.command(context_settings=SETTINGS)
@@ -60,12 +59,7 @@ def command(
     model: Path,
     source: str,
     to: str,
-    march: str,
-    arith: str,
-    shapes: tuple[str, ...],
-    strict: bool,
-    no_cpu_fallback: bool,
-    name: str | None,
+    options: CompileOptions,
     hbm: Path | None,
     float_model: Path | None,
     inputs: tuple[str, ...],
@@ -100,7 +94,6 @@ def command(
     for file in files:
         if file != STDOUT:
             check_writable(file)
-    options = compile_options(march, arith, shapes, strict, no_cpu_fallback, name)
     read = reader(inputs, preprocess)
     program = None if hbm is None else load(hbm)
     with _progress(out) as on_tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -11,7 +10,8 @@ from rich.text import Text
 
 from hbc.verify import Distance, TensorRow, Verdict, VerifyResult
 from hbc.verify.facts import stripped
-from hbc.words import plural, printable, some
+from hbc.verify.text import decibel, quanta_text, scale_text
+from hbc.words import plural, printable, shorten, some
 
 from .console import Screen
 from .render import table
@@ -110,8 +110,8 @@ def _columns(wealth: Wealth) -> list[str]:
 
 def _cells(r: TensorRow, wealth: Wealth) -> list[object]:
     cells: list[object] = [Text(MARK if r.starts else "", style="bold red" if not r.passed else "yellow")]
-    cells += [r.name, r.op, *([r.dtype, _scale(r)] if wealth >= Wealth.MEDIUM else [])]
-    cells += [_quanta(r.own), verdict_text(r.own), _quanta(r.total)]
+    cells += [r.name, r.op, *([r.dtype, scale_text(r.scale, r.channels)] if wealth >= Wealth.MEDIUM else [])]
+    cells += ["–" if r.own is None else quanta_text(r.own), verdict_text(r.own), quanta_text(r.total)]
     cells += [f"{r.total.equal:.2%}"] if wealth >= Wealth.MEDIUM else []
     cells += [f"{r.total.cosine:.5f}"] if wealth >= Wealth.WIDE else []
     cells += [decibel(r.total.sqnr), verdict_text(r.total)]
@@ -128,33 +128,7 @@ def shortened(name: str, width: int) -> str:
     if len(text) <= width:
         return text
     bare = stripped(text)
-    end = "…" if bare != text else ""
-    room = width - len(end)
-    if len(bare) > room:
-        head = (room - 1) // 2
-        bare = f"{bare[:head]}…{bare[len(bare) - (room - 1 - head) :]}"
-    return bare + end
-
-
-def _quanta(d: Distance | None) -> str:
-    """In quanta; where there are none, the difference itself, marked as such."""
-    if d is None:
-        return "–"
-    if d.max_quanta is None:
-        return "0" if d.max_abs == 0 else f"±{d.max_abs:.2g}"
-    rounded = round(d.max_quanta)
-    return f"{rounded}" if math.isclose(d.max_quanta, rounded, abs_tol=1e-3) else f"{d.max_quanta:.2f}"
-
-
-def _scale(r: TensorRow) -> str:
-    if r.scale is None:
-        return ""
-    return f"{r.scale:.4g}" + (f" ×{r.channels}" if r.channels > 1 else "")
-
-
-def decibel(sqnr: float) -> str:
-    """`53.4`, `∞`."""
-    return f"{sqnr:.1f}" if math.isfinite(sqnr) else "∞" if sqnr > 0 else "−∞"
+    return shorten(text, width) if bare == text else f"{shorten(bare, width - 1)}…"
 
 
 def verdict_text(d: Distance | None) -> Text:

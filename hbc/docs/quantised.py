@@ -49,38 +49,45 @@ PARTS = Form(
     "its parts, with i16 between them (D9)",
     "0 or 1 (computed in reals on the CPU), 2 for i8 and 256 for i16, else it stays on the CPU",
 )
+PRODUCT = Form(
+    "x an activation, a weight, a bias (f32 or i32 in accumulator steps), addend an activation",
+    "an activation of any scale, or the i32 accumulator with a scale per channel (NUMERICS 6)",
+    f"{FORM_A}; an addend by D5",
+    f"0 for QLinearConv and 1 for QDQ ({TIES}), 1",
+)
+ADDITION = Form(
+    "activations of any scales; constants of reals become i16",
+    "an activation of any scale",
+    "one shift for both, half up once (D6)",
+    "1 (ties of contrib kernels), 1",
+)
+ONE_SCALE = Form(
+    "activations of the result's scale; others get a requantize (D12)",
+    "an activation",
+    EXACT,
+    "0; 1 where one is requantised",
+)
 FORMS: dict[type[Op], Form] = {
-    ops.Conv2d: Form(
-        "x an activation, a weight, a bias (f32 or i32 in accumulator steps), addend an activation",
-        "an activation of any scale, or the i32 accumulator with a scale per channel (NUMERICS 6)",
-        f"{FORM_A}; an addend by D5",
-        f"0 for QLinearConv and 1 for QDQ ({TIES}), 1",
-    ),
+    ops.Conv2d: PRODUCT,
+    ops.ConvTranspose2d: PRODUCT,
+    ops.Linear: PRODUCT,
     ops.Matmul: Form(
         "two activations, one of them i8", "an activation, or the i32 accumulator", FORM_B, f"1 ({TIES}), 1"
     ),
-    ops.Add: Form(
-        "activations of any scales; constants of reals become i16",
-        "an activation of any scale",
-        "one shift for both, half up once (D6)",
-        "1 (ties of contrib kernels), 1",
-    ),
+    ops.Add: ADDITION,
+    ops.Sub: ADDITION,
     ops.Mul: Form(
         "activations of any scales; constants of reals become i16", "an activation of any scale", FORM_B, "1, 1"
     ),
     ops.Div: Form(
         "activations of any scales, the divisor never 0",
         "an activation",
-        "a product with i16 reciprocals (NUMERICS 8), or a table",
+        "a product with i16 reciprocals (NUMERICS 5), or a table",
         "the CPU, at most 2 for i8 and 256 for i16",
     ),
     ops.Pow: BY_TABLE,
-    ops.Maximum: Form(
-        "activations of the result's scale; others get a requantize (D12)",
-        "an activation",
-        EXACT,
-        "0; 1 where one is requantised",
-    ),
+    ops.Maximum: ONE_SCALE,
+    ops.Minimum: ONE_SCALE,
     ops.BatchNorm: Form(
         "an activation; multiplier and offset are constants",
         "an activation",
@@ -109,12 +116,7 @@ FORMS: dict[type[Op], Form] = {
     ops.Where: LIKE_ONE,
     ops.Logical: Form("truth values", "truth values", EXACT, "0, 0"),
     ops.LogicalNot: Form("truth values", "truth values", EXACT, "0, 0"),
-    ops.Concat: Form(
-        "activations of the result's scale; others get a requantize (D12)",
-        "an activation",
-        EXACT,
-        "0; 1 where one is requantised",
-    ),
+    ops.Concat: ONE_SCALE,
     ops.Pad: Form("an activation", "its scale; the border is a real number in it", EXACT, "0, 0"),
     ops.Reshape: MOVED,
     ops.Transpose: MOVED,
@@ -137,9 +139,4 @@ FORMS: dict[type[Op], Form] = {
 
 def form_of(cls: type[Op]) -> Form | None:
     """The quantised form of a class, or of the base that states it; None for an op that has none."""
-    for base in (ops.ConvTranspose2d, ops.Linear):
-        if cls is base:
-            return FORMS[ops.Conv2d]
-    if cls in (ops.Sub, ops.Minimum):
-        return FORMS[ops.Add if cls is ops.Sub else ops.Maximum]
     return next((FORMS[base] for base in cls.__mro__ if base in FORMS), None)

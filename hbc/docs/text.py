@@ -17,6 +17,9 @@ SECTIONS = {
     "5": "#elementwise",
     "6": "#high-precision-outputs",
     "7": "#look-up-tables",
+    "8": "#composites",
+    "9": "#resizing",
+    "10": "#what-is-promised",
 }
 PICTURE = ("%", "graph(")  # how the text of the IR begins
 

@@ -10,13 +10,13 @@ import numpy as np
 from hbc.ir.core import Module, Op, Value
 from hbc.ir.location import NodeLoc, source_nodes
 from hbc.ir.ops import BpuOp, Const, Dequantize, FlipSign, Mul, Quantize
+from hbc.ir.ops.quant import FLIPPED
 from hbc.ir.types import DType, Quant
 
 from .rows import ConstantRow
 from .tensors import quant_text
 
 PASSIVE = (Const, Quantize, Dequantize, FlipSign)
-FLIPPED = {DType.U8: (DType.I8, 128), DType.U16: (DType.I16, 32768)}
 Place = tuple[str, int]  # node and operand
 Constants = Mapping[Place, "Held"]
 
@@ -106,13 +106,9 @@ def _why(was: Held, now: Held) -> str:
             reasons.append("channels whose bias would leave 32 bits get a larger scale")
     if not now.fits_i8:
         reasons.append("without its zero point it leaves 8 bits, so it is stored in 16")
-    if _signed(was.dtype) is not now.dtype:
+    if now.dtype not in {was.dtype, FLIPPED.get(was.dtype)}:
         reasons.append("with the signs of negative factors it leaves 8 bits")
     return "; ".join(reasons)
-
-
-def _signed(dtype: DType) -> DType:
-    return FLIPPED[dtype][0] if dtype in FLIPPED else dtype
 
 
 def _same_scales(a: Quant, b: Quant | None) -> bool:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hbc.analysis import HighPrecision, accumulates, behind_moves, high_precision, instruction_macs, instructions
+from hbc.analysis import (
+    MOVES,
+    HighPrecision,
+    accumulates,
+    behind_moves,
+    high_precision,
+    instruction_macs,
+    instructions,
+)
 from hbc.ir.core import Remark
 from hbc_runtime import isa
 from hbc_runtime.program import BpuSegment, CpuSegment, Model, Segment, Storage, Tensor, TensorInfo
@@ -14,7 +22,6 @@ from .rows import QUANT_NODES, OutputRow, RequantizeRow, SegmentRow, TableRow
 
 KEEP_SCALE = (isa.MaxPool, isa.ReduceMax, isa.ReduceMin, isa.ResizeBilinear, isa.ResizeNearest)
 JOIN = (isa.Concat, isa.Maximum, isa.Minimum)
-PASS_ON = (isa.Transpose, isa.Reshape, isa.Slice, isa.Expand, isa.Gather)
 Kinds = Mapping[str, str]  # operator type by node name
 
 
@@ -59,7 +66,7 @@ def _output_reason(model: Model, info: TensorInfo, high: HighPrecision | None, k
     root = behind_moves(model, info.tensor)
     makers = {o: op for op in instructions(model) for o in op.outputs}
     maker = next((op for o, op in makers.items() if model.tensors[o] is root), None)
-    while isinstance(maker, PASS_ON) and maker.inputs[0] in makers:
+    while isinstance(maker, MOVES) and maker.inputs[0] in makers:
         maker = makers[maker.inputs[0]]
     if maker is None:
         return _unmade(model, info, root)
@@ -121,7 +128,7 @@ def _why_requantized(
             verb = "joins" if isinstance(reader, isa.Concat) else "compares"
             return f"the operands of {named(reader.loc, kinds)} have different scales, and it {verb} integers"
     maker = makers.get(op.inputs[0])
-    while isinstance(maker, PASS_ON):
+    while isinstance(maker, MOVES):
         maker = makers.get(maker.inputs[0])
     if isinstance(maker, KEEP_SCALE):
         name = maker.opcode.name.lower()
@@ -138,7 +145,7 @@ def _through(tensor: int, readers: Mapping[int, list[isa.Instruction]]) -> Itera
             continue
         seen.add(at)
         for op in readers.get(at, ()):
-            if isinstance(op, PASS_ON):
+            if isinstance(op, MOVES):
                 waiting += op.outputs
             else:
                 yield op

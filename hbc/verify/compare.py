@@ -62,14 +62,14 @@ def compare(
                 tallies.pop(name, None)
             elif name in tallies:
                 tallies[name].add(want, step.total, step.own)
+    misfits.update((n, "this stage gives no array for it") for n, t in tallies.items() if not t.totals)
     rows = [t.row(tolerance, by) for t in tallies.values() if t.totals]
     lost = [
         Absent(pairs[n].source.name, pairs[n].source.op, pairs[n].source.nodes, "shape", why)
         for n, why in misfits.items()
     ]
-    kept = {t.pair.to.name: t.pair for t in tallies.values()} | {n: pairs[n] for n in misfits}
     made = {t.pair.to.name: t.histogram.done() for t in tallies.values() if t.histogram and t.totals}
-    return Compared(_marked(rows, tolerance), (*absent(source.places, to.places, kept, facts), *lost), made)
+    return Compared(_marked(rows, tolerance), (*absent(source.places, to.places, pairs, facts), *lost), made)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from hbc_runtime import isa
 
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+TO_NHWC = (0, 2, 3, 1)
 SPATIAL = tuple(c for c in isa.INSTRUCTIONS.values() if c.__name__ in {
     "Conv2d", "ConvTranspose2d", "MaxPool", "AvgPool", "ResizeNearest", "ResizeBilinear", "GridSample",
 })  # fmt: skip

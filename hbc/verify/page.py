@@ -17,6 +17,7 @@ from hbc.words import plural, printable, shape_text
 from .measure import Distance, Verdict, finite
 from .plot import depth_plot
 from .result import TensorRow, VerifyResult
+from .text import decibel, quanta_text, scale_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 CLASSES = {
@@ -79,7 +80,7 @@ def _data(result: VerifyResult) -> str:
 
 
 def _header(result: VerifyResult) -> str:
-    said = "within tolerance" if result.passed else "outside tolerance"
+    said = "within tolerance" if result.passed else "outside tolerance" if result.rows else "nothing compared"
     kind = "equal" if result.passed else "different"
     return (
         f'<header><h1>{_text(result.model.rsplit("/", 1)[-1])} <span class="badge {kind}">{said}</span></h1>'
@@ -122,7 +123,7 @@ def _starts(result: VerifyResult) -> str:
         title = "The first difference, within the tolerance"
     items = "".join(
         f'<li><a href="#t{at[r.name]}">{_text(r.name)}</a> {_text(r.op)} {_badge(r.judged)} '
-        f'<span class="dim">{_quanta(r.judged)}; nodes {_text(", ".join(r.nodes))}</span></li>'
+        f'<span class="dim">{quanta_text(r.judged)}; nodes {_text(", ".join(r.nodes))}</span></li>'
         for r in result.starts
     )
     return f"<section><h2>{title}</h2><ol>{items}</ol></section>"
@@ -164,7 +165,6 @@ def _edge(i: int) -> str:
 def _row(i: int, r: TensorRow) -> str:
     own = "" if r.own is None else CLASSES[r.own.verdict]
     words = " ".join([r.name, r.source, r.op, *r.nodes]).lower()
-    scale = "" if r.scale is None else f"{r.scale:.4g}" + (f" ×{r.channels}" if r.channels > 1 else "")
     mark = '<span class="start-mark" title="an error starts here">►</span> ' if r.starts else ""
     cells = [
         (f"{mark}{i}", str(i), "n"),
@@ -172,7 +172,7 @@ def _row(i: int, r: TensorRow) -> str:
         (_text(r.op), r.op, ""),
         (_text(r.dtype), r.dtype, ""),
         (_text(shape_text(r.shape)), str(math.prod(r.shape)), ""),
-        (scale, "" if r.scale is None else repr(r.scale), "n"),
+        (scale_text(r.scale, r.channels), "" if r.scale is None else repr(r.scale), "n"),
         *_figures(r.own),
         *_figures(r.total),
     ]
@@ -195,22 +195,13 @@ def _figures(d: Distance | None) -> Iterable[tuple[str, str, str]]:
         return [("–", "", "n")] * 4 + [('<span class="dim">not alone</span>', "", "")]
     noise = -d.sqnr if math.isfinite(d.sqnr) else (-1e9 if d.sqnr > 0 else 1e9)
     quanta = d.max_abs if d.max_quanta is None else d.max_quanta
-    sqnr = f"{d.sqnr:.1f}" if math.isfinite(d.sqnr) else "∞" if d.sqnr > 0 else "−∞"
     return [
         (f"{d.equal:.2%}", repr(-d.equal), "n"),
-        (_quanta(d), repr(quanta if math.isfinite(quanta) else 1e300), "n"),
+        (quanta_text(d), repr(quanta if math.isfinite(quanta) else 1e300), "n"),
         (f"{d.cosine:.6f}", repr(-d.cosine), "n"),
-        (sqnr, repr(noise), "n"),
+        (decibel(d.sqnr), repr(noise), "n"),
         (_badge(d), str(list(Verdict).index(d.verdict)), ""),
     ]
-
-
-def _quanta(d: Distance) -> str:
-    if d.max_quanta is None:
-        return "0" if d.max_abs == 0 else f"±{d.max_abs:.3g}"
-    rounded = round(d.max_quanta) if math.isfinite(d.max_quanta) else 0
-    near = math.isclose(d.max_quanta, rounded, abs_tol=1e-3)
-    return f"{rounded}" if near else f"{d.max_quanta:.2f}"
 
 
 def _badge(d: Distance) -> str:

@@ -14,8 +14,9 @@ from .stored import Pair
 class Absent:
     """A tensor of the reference stage that the other has no tensor for.
 
-    `why`: `inside` an op of the judged stage (`where`: that op and its node), a `copy` of a compared tensor (`where`),
-    or `gone`: its value was known, or nothing reads it.
+    `why`: `inside` an op of the judged stage (`where`: that op and its tensor), a `copy` of a compared tensor
+    (`where`), `shape`: one stage's array doesn't fit the other's (`where`: how), or `gone`: its value was known, or
+    nothing reads it.
     """
 
     name: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -10,6 +9,7 @@ from hbc.words import printable
 
 from .measure import CLOSE_SQNR
 from .result import TensorRow
+from .text import decibel
 
 WIDTH, HEIGHT = 1100, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
@@ -61,7 +61,8 @@ def _dots(rows: Sequence[TensorRow]) -> list[str]:
     for i, r in enumerate(rows):
         x, y = at(i), _y(-r.judged.sqnr)
         own = "own" if r.own is not None else "own unknown"
-        text = f"{i}: {printable(r.name)} ({r.op})\nown SQNR {decibel(r.judged.sqnr)}, total {decibel(r.total.sqnr)}"
+        noise = f"own {decibel(r.judged.sqnr)}, total {decibel(r.total.sqnr)}"
+        text = f"{i}: {printable(r.name)} ({r.op})\nSQNR in dB: {noise}"
         mark = f'<path class="start" d="M{x - 5:.1f},{y - 14:.1f}h10l-5,8z"/>' if r.starts else ""
         stem = f'<line class="stem" x1="{x:.1f}" x2="{x:.1f}" y1="{_y(FLOOR):.1f}" y2="{y:.1f}"/>'
         dot = f'<circle class="{own}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
@@ -69,8 +70,3 @@ def _dots(rows: Sequence[TensorRow]) -> list[str]:
         title = f"<title>{escape(text)}</title>"
         parts.append(f'<a class="point" href="#t{i}">{title}{stem}{dot}{mark}{reach}</a>')
     return parts
-
-
-def decibel(sqnr: float) -> str:
-    """`53.4 dB`, `∞`."""
-    return f"{sqnr:.1f} dB" if math.isfinite(sqnr) else "∞" if sqnr > 0 else "−∞"

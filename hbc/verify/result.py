@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .histogram import Histogram
-from .measure import CLOSE_COSINE, Distance, Verdict, finite
+from .measure import CLOSE_COSINE, ONE, Distance, Verdict, finite
 from .pairing import Absent
 
 
@@ -35,7 +35,7 @@ class Tolerance:
             return True
         if d.max_quanta is None:
             return self.cosine is not None or d.cosine >= CLOSE_COSINE
-        return d.max_quanta <= self.quanta * 1.01  # as ONE: float32's rounding beside the steps
+        return d.max_quanta <= self.quanta * ONE
 
     def __str__(self) -> str:
         parts = (
@@ -95,8 +95,8 @@ class VerifyResult:
 
     @property
     def passed(self) -> bool:
-        """True where every tensor is within the tolerance."""
-        return all(r.passed for r in self.rows)
+        """True where tensors were compared and every one is within the tolerance."""
+        return bool(self.rows) and all(r.passed for r in self.rows)
 
     @property
     def starts(self) -> tuple[TensorRow, ...]:

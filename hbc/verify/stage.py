@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hbc.diagnostics import CannotCompare, HbcError
+from hbc.diagnostics import CannotCompare, HbcError, error
+from hbc_runtime.program import Model
 from hbc_runtime.types import Quant
 
 Array = npt.NDArray[Any]
@@ -17,7 +19,7 @@ Sample = Mapping[str, Array]
 
 
 class StageError(HbcError):
-    """A stage cannot be made or run."""
+    """A stage cannot be made or run, or isn't one of the same model."""
 
     FAMILY = CannotCompare
 
@@ -77,6 +79,14 @@ class Stage(Protocol):
         `given(place, value)` says what later ops shall read in place of `value` (of its shape and dtype), or None for
         what the op made of the operands that were given to it.
         """
+
+
+def require_same_model(program: Model, outputs: Collection[str], model: Path) -> None:
+    """StageError where the program has an output that the model, whose `outputs` these are, lacks."""
+    missing = [o.name for o in program.outputs if o.name not in outputs]
+    if missing:
+        why = f"the program gives {missing[0]!r}, the model {', '.join(map(repr, outputs))}"
+        raise error(StageError, "the program is not of this model", where=str(model), why=why)
 
 
 def same(a: Array, b: Array) -> bool:

@@ -21,7 +21,7 @@ from .float_ir import without_quantisation
 from .ir_stage import float_stage, ir_stage, module_after
 from .onnx_stage import OnnxStage, optimized_stage
 from .program_stage import JitStage, reference_stage
-from .stage import Stage, StageError
+from .stage import Stage, StageError, require_same_model
 
 NAMES = ("float", "ort", "ort-optimized", "ir:STAGE", "ir:STAGE/PASS", "reference", "jit")
 
@@ -59,8 +59,11 @@ class Bench:
 
     @cached_property
     def program(self) -> Program:
-        """The program that is given, or the compiled model."""
-        return self.hbm or compile_model(self.model, self.options).program
+        """The program that is given, or the compiled model. StageError where the given one isn't this model's."""
+        if self.hbm is None:
+            return compile_model(self.model, self.options).program
+        require_same_model(self.hbm.models[0], [o.name for o in self.loaded.graph.outputs], self.model)
+        return self.hbm
 
     def stage(self, name: str) -> Stage:
         """The stage of this name. OptionError where there is none; HbcError, ProbeError where it can't be made."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hbc.ir.ops.quant import per_axis
 from hbc_runtime.types import DType, Quant
 
 from .measure import Distance, measure
@@ -95,8 +96,7 @@ def to_reals(q: Array, quant: Quant | None) -> Array:
 
 
 def _spread(quant: Quant, rank: int) -> tuple[Array, Array]:
-    shape = [-1 if i == quant.axis else 1 for i in range(rank)]
-    scale, zero_point = (np.asarray(v, np.float64).reshape(shape) for v in (quant.scale, quant.zero_point))
+    scale, zero_point = (per_axis(v, quant.axis, rank, np.float64) for v in (quant.scale, quant.zero_point))
     return scale, zero_point
 
 

@@ -13,9 +13,10 @@ import onnx
 import pytest
 
 from hbc.backend.cpu.probe import ProbeError
-from hbc.check import CheckError, CheckResult, check_program, compare_tensor, difference
+from hbc.check import CheckResult, check_program, compare_tensor, difference
 from hbc.samples import SampleError, load_arrays, load_samples, random_samples
 from hbc.verify.measure import cosine
+from hbc.verify.stage import StageError
 from hbc_runtime.program import Storage, Tensor
 from hbc_runtime.types import DType, Quant
 from tests.e2e.tiny import WEIGHT, program, program_twin
@@ -140,7 +141,7 @@ def test_nothing_inside_is_compared_where_that_is_not_asked_for(tmp_path: Path) 
 def test_a_program_of_another_model_is_refused(tmp_path: Path) -> None:
     model = program_twin()
     model.graph.output[0].name = model.graph.node[-1].output[0] = "z"
-    with pytest.raises(CheckError, match=r"not of this model(.|\n)*gives 'y', the model 'z'"):
+    with pytest.raises(StageError, match=r"not of this model(.|\n)*gives 'y', the model 'z'"):
         checked(tmp_path, model)
 
 

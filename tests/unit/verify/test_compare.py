@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,12 @@ from hbc.ir import fixed_point
 from hbc.options import CompileOptions
 from hbc.samples import draw, ranges_of
 from hbc.verify import TensorRow, Tolerance, Verdict, verify_model
+from hbc.verify.compare import compare
 from hbc.verify.facts import Facts, facts_of
 from hbc.verify.float_ir import without_quantisation
 from hbc.verify.ir_stage import module_after
 from hbc.verify.program_stage import JitStage, reference_stage
-from hbc.verify.stage import StageError
+from hbc.verify.stage import StageError, Step
 from hbc.verify.stages import Bench
 from hbc_runtime import Session
 from hbc_runtime.program import BpuSegment, Constants, Program
@@ -182,6 +184,31 @@ def test_tensors_without_a_counterpart_say_where_they_went(model: Path) -> None:
     assert where["c1"] == ("inside", "conv2d 'r1_quantized'")
     assert where["x_dequantized"][0] == "copy"
     assert {r.name for r in result.rows}.isdisjoint(where)
+
+
+def test_a_tensor_of_which_a_run_gives_no_array_is_told(program: Program) -> None:
+    class Silent:
+        name, about = "silent", ""
+        places = reference_stage(program, "").places
+
+        def fetch(self, *_: object) -> dict[str, np.ndarray]:
+            return {}
+
+        def walk(self, *_: object) -> Iterator[Step]:
+            return iter(())
+
+    found = compare(reference_stage(program, ""), Silent(), [X], Facts(), tolerance=Tolerance())
+    assert found.rows == ()
+    assert {a.name for a in found.absent} == {p.name for p in Silent.places}
+    assert {str(a) for a in found.absent} == {"this stage gives no array for it"}
+
+
+def test_a_program_of_another_model_is_refused(tmp_path: Path, model: Path) -> None:
+    g = Graph()
+    g.node("Identity", [g.qdq(g.node("Sigmoid", [g.qdq("x", 0.02, np.int8(0))], "s"), 0.01, np.int8(0))], "other")
+    other = hbc.compile(g.model({"x": [1, 3, 8, 8]}, {"other": [1, 3, 8, 8]})).program
+    with pytest.raises(StageError, match="the program is not of this model"):
+        verify_model(model, hbm=other, samples=[X])  # though both have an x_quantized, and equal ones
 
 
 # ---- the float model

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hbc.verify.measure import CLOSE_COSINE, CLOSE_SQNR, Distance, Verdict, finite, measure, worst
 from hbc.verify.result import Tolerance
+from hbc.verify.text import decibel, quanta_text, scale_text
 
 SIGNAL = np.float64([100, -50, 25, 10])
 
@@ -105,3 +106,24 @@ def test_tolerances(tolerance: Tolerance, distance: Distance, passes: bool) -> N
 
 def test_json_has_words_for_what_is_no_number() -> None:
     assert json.dumps(finite({"a": [math.inf, -math.inf, 1.5]}), allow_nan=False) == '{"a": ["inf", "-inf", 1.5]}'
+
+
+@pytest.mark.parametrize(
+    ("max_abs", "max_quanta", "text"),
+    [
+        (0.5, 2.0, "2"),
+        (0.5, 3.931, "3.93"),
+        (0.36, None, "±0.36"),
+        (0.0, None, "0"),
+        (math.inf, math.inf, "∞"),
+        (math.inf, None, "±inf"),
+    ],
+)
+def test_any_difference_has_a_text(max_abs: float, max_quanta: float | None, text: str) -> None:
+    """Infinity too: where one side is NaN or infinite, the difference is."""
+    assert quanta_text(Distance(0.5, max_abs, max_quanta, 0.0, -math.inf)) == text
+
+
+def test_figures_are_short() -> None:
+    assert [decibel(v) for v in (53.44, math.inf, -math.inf)] == ["53.4", "∞", "−∞"]
+    assert [scale_text(None, 0), scale_text(0.0165219, 1), scale_text(0.5, 64)] == ["", "0.01652", "0.5 ×64"]

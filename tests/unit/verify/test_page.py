@@ -150,7 +150,10 @@ def test_the_plot_has_a_point_per_tensor_and_marks_where_errors_start(result: Ve
 
 
 def test_a_page_without_rows_is_sound(result: VerifyResult) -> None:
-    read(page(dataclasses.replace(result, rows=(), absent=(), histograms={})))
+    nothing = dataclasses.replace(result, rows=(), absent=(), histograms={})
+    read(page(nothing))
+    assert not nothing.passed
+    assert "nothing compared" in page(nothing)
 
 
 PROBE = """<script>
