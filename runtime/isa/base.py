@@ -11,14 +11,8 @@ from typing import ClassVar, Protocol
 from ..types import DType
 
 INT_ACT = (DType.I8, DType.I16)
-
-
 INT_OUT = (DType.I8, DType.I16, DType.I32)
-
-
 MAX_WINDOW = 1 << 16  # a stride, pad or dilation, and the area of a kernel: what the largest global pool needs
-
-
 F32_MAX = 3.4028234663852886e38
 
 

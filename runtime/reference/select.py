@@ -47,8 +47,8 @@ def compare(op: Compare, ins: Operands, out: Shaped) -> Array:
 
 
 def select(_op: Select, ins: Operands, out: Shaped) -> Array:
-    """lhs where the condition holds, else rhs."""
-    return cast(np.where(_truth(operand(ins, 0)), operand(ins, 1), operand(ins, 2)), out)
+    """lhs where the condition holds, else rhs; a chosen bool becomes 0 or 1."""
+    return cast(np.where(*(_truth(operand(ins, i)) for i in range(3))), out)
 
 
 def logical(op: Logical, ins: Operands, out: Shaped) -> Array:

@@ -58,15 +58,14 @@ def closed(net: Net, y: str, feeds: dict[str, Array], quantum: float = 0.1, zero
 
 
 def compare(built: Built, arith: str, share: float = 0.85) -> None:
-    """The compiled net within 1 quantum (2 for `bpu`) of ONNX Runtime, most elements equal, on the devices it names."""
+    """The compiled net within 1 quantum of ONNX Runtime, most elements equal, on the devices it names."""
     model = built.net.model()
     (want,) = onnxruntime_outputs(model, built.feeds).values()
     compiled = hbc.compile(model, march="nash", arith=arith)
     (got,) = run(compiled, built.feeds).values()
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    most = (1 if arith == "onnx" else 2) * built.quantum * (1 + 1e-5)
     apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    assert apart.max() <= most
+    assert apart.max() <= built.quantum * (1 + 1e-5)
     assert np.mean(apart < built.quantum / 2) > share
     on_cpu = {op.NAME for op in compiled.module.graph.ops if op.placement and op.placement.device == "cpu"}
     assert on_cpu == built.cpu | (built.cpu_onnx if arith == "onnx" else set())

@@ -98,6 +98,13 @@ def junction(data: st.DataObject, **run: Any) -> None:
     assert y.view(np.uint8).max(initial=0) <= 1
 
 
+def test_a_chosen_bool_is_0_or_1_whatever_its_byte_was() -> None:
+    odd = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
+    operands = [np.array([True, False, True, False]), odd, odd[::-1].copy()]
+    (y,) = run_both(Select(inputs=(), outputs=()), operands, [((4,), DType.BOOL)], dynamic={0, 1, 2})
+    assert y.view(np.uint8).tolist() == [0, 1, 1, 0]
+
+
 CHECKS = [position, relation, choice, junction]
 
 

@@ -28,6 +28,8 @@ CONSTANT = {  # operands that are weights in any network; all other floats are c
 }  # fmt: skip
 WEIGHTS = ("Conv", "ConvTranspose", "Gemm")  # whose operand 1 is quantised too
 
+NOT_RUN = "ONNX Runtime does not run it"
+
 # Quanta that an op may be off in the BPU's arithmetic beyond the usual 1, with the reason.
 LOOSER: dict[str, tuple[int, str]] = {
     "GridSample": (2, "it rounds in its operand's scale (D10), which is up to three of the result's here"),
@@ -131,7 +133,7 @@ class _Wrapping:
             schema = defs.get_schema(self.node.op_type, version, "") if _exists(self.node.op_type, version) else None
             if schema is None or not given <= set(schema.attributes) or len(self.node.input) > schema.max_input:
                 continue
-            if set(schema.attributes) == set(meant.attributes) or version >= meant.since_version:
+            if _defaults(schema) == _defaults(meant) or version >= meant.since_version:
                 return version
         return own
 
@@ -163,7 +165,7 @@ def judge_wrapped(case: NodeCase, arith: str, engine: str = "jit") -> Verdict | 
     try:
         want = run_onnxruntime(made.model, made.feeds)
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common base of their own
-        return Verdict(case.name, REFUSED, why=f"ONNX Runtime does not run it: {' '.join(str(error).split())[:100]}")
+        return Verdict(case.name, REFUSED, why=f"{NOT_RUN}: {' '.join(str(error).split())[:100]}")
     try:
         compiled = hbc.compile(made.model, march="nash-e", arith=arith)
         with Session(compiled.program, engine=engine) as session:
@@ -199,6 +201,11 @@ def _quanta(got: np.ndarray, want: np.ndarray, quantum: float) -> float:
     if got.dtype == np.bool_:
         return float(np.count_nonzero(got != want))
     return float(np.round(np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0.0) / quantum, 3))
+
+
+def _defaults(schema: defs.OpSchema) -> dict[str, bytes]:
+    """Every attribute with its default: GridSample's `bilinear` became `linear`."""
+    return {name: a.default_value.SerializeToString() for name, a in schema.attributes.items()}
 
 
 def _exists(op_type: str, version: int) -> bool:

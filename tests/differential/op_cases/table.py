@@ -35,12 +35,14 @@ EXACT = Limit(0, 0, 0, "integers are moved, compared or counted, or ONNX Runtime
 ROUNDED = Limit(1, 1, 1, "the exact result is rounded once, on both sides; half up and half to even part at ties")
 TABLE = Limit(1, 257, 1, "entries are rounded half up; 16 bits interpolate, by a step of 8 bits at most (D8)")
 PRODUCTS = Limit(1, 2, 1, "form A rounds by whole steps of the accumulator; ONNX Runtime's float sums miss ties")
+INTEGER_PRODUCTS = Limit(1, 1, 0, "form A as above; under onnx integer sums and one float rounding, ONNX Runtime's own")
 FACTORS = Limit(1, 2, 1, "rounded once; a constant in i16 moves a result of 16 bits by half a quantum more")
 SUMS = Limit(1, 4, 1, "of 15-bit multipliers over one shift (D6), whose error 16 bits see")
 SOFTMAX = Limit(2, 8, 0, "16 bits between the parts (D9): what decompose asks of its bound; reals are ONNX Runtime's")
 LOG_SOFTMAX = Limit(2, 12, 0, "as softmax; 20 terms, each off by 1.5/32767, are 6 quanta of the finest logarithm drawn")
 LINEAR = Limit(2, 1, 1, "weights of 8 bits shift by 255/512 quanta per axis (D10); reals are blended in another order")
-NORM = Limit(2, 48, 1, "16 bits between the parts (D9); under onnx other float32 operators than ONNX Runtime's")
+NORM = Limit(2, 48, 0, "16 bits between the parts (D9); reals are ONNX Runtime's")
+WRITTEN_NORM = Limit(2, 48, 1, "as other norms; under onnx other float32 operators than ONNX Runtime's")
 
 LIMITS: dict[str, Limit] = {
     **dict.fromkeys(BUILD, EXACT),
@@ -48,10 +50,10 @@ LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("Add", "Sub", "Constant", "ConstantOfShape"), SUMS),
     **dict.fromkeys(("Max", "Min", "BatchNormalization", "PRelu"), ROUNDED),
     **dict.fromkeys(("GlobalAveragePool", "AveragePool", "ReduceSum", "ReduceMean", "If", "QuantizeLinear"), ROUNDED),
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"), PRODUCTS),
-    **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"), NORM
-    ),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), PRODUCTS),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), INTEGER_PRODUCTS),
+    **dict.fromkeys(("LayerNormalization", "InstanceNormalization"), NORM),
+    **dict.fromkeys(("RMSNormalization", "GroupNormalization"), WRITTEN_NORM),
     **dict.fromkeys(("Resize", "Upsample", "GridSample"), LINEAR),
     "Softmax": SOFTMAX, "LogSoftmax": LOG_SOFTMAX, "Mul": FACTORS, "Div": TABLE, "Pow": TABLE, "Clip": ROUNDED,
 }  # fmt: skip
