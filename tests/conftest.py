@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 os.environ["HBC_CACHE"] = "off"  # machine code is made anew: a test must not run what an earlier one left behind
+# The same examples in every run; `--hypothesis-profile default` draws new ones each time.
+settings.register_profile("steady", derandomize=True)
+settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

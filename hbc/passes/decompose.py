@@ -101,15 +101,15 @@ def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target) -> Pa
     best, least, refused = None, math.inf, None
     for build in forms:
         parts = Parts(op.loc)
-        error = build(parts)
+        parts.error = build(parts)
         illegal = parts.rejection(target)
-        if illegal is not None or error >= least:
+        if illegal is not None or parts.error >= least:
             refused = refused or illegal
             parts.drop()
             continue
         if best is not None:
             best.drop()
-        best, least = parts, error
+        best, least = parts, parts.error
         if least <= GOOD[out.dtype]:
             break
     if best is None:

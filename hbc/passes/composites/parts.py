@@ -33,11 +33,15 @@ class Table:
 
 
 class Parts:
-    """Ops made so far, in order; no graph holds them until `ops` is inserted. `drop` takes them back."""
+    """Ops made so far, in order; no graph holds them until `ops` is inserted. `drop` takes them back.
+
+    `error` is how far the result may be from the real one, in its quanta, once that is known.
+    """
 
     def __init__(self, loc: Loc) -> None:
         self.loc = loc
         self.ops: list[Op] = []
+        self.error = math.inf
 
     def drop(self) -> None:
         """Forget every op: their operands no longer have them as readers."""
