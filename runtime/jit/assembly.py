@@ -17,9 +17,11 @@ from ..program import ALIGN, Model, Storage, Tensor
 from .barrier import LINE, barrier
 from .code import Code, aligned
 from .emitter import I32, I64, PTR, VOID, Emitter, i64
+from .fused import AddedConv2d
 from .fusion import fused
 from .host import Dot, Host, target_machine
 from .kernels import KERNELS
+from .kernels.conv import can_add
 from .offset import is_offset, with_offsets
 from .registry import KernelBuilder, Packed, kernel_key
 
@@ -80,7 +82,7 @@ class _Assembly:
 
     def finish(self) -> Code:
         """Emit every entry, generate code."""
-        steps = fused(self.model)
+        steps = fused(self.model, self.can_add)
         calls = {i: [self.prepare(op) for op in own if not self.is_alias(op)] for i, own in steps.items()}
         for i, prepared in calls.items():  # after all kernels, when the scratch size is known
             _Entry(self, i).emit(prepared)
@@ -124,9 +126,17 @@ class _Assembly:
         rule = KERNELS.packings.get(type(op))
         if rule is None:
             return Packed()
-        is_constant = [t is not None and t.storage is Storage.CONSTANT for t in ins]
-        values = [self.model.constant(i) if c else None for i, c in zip(op.inputs, is_constant, strict=True)]
-        return rule(op, ins, outs, values, self.host)
+        return rule(op, ins, outs, self.values(op), self.host)
+
+    def values(self, op: Instruction) -> list[npt.NDArray[Any] | None]:
+        """The operands that are constants."""
+        held = [i >= 0 and self.model.tensors[i].storage is Storage.CONSTANT for i in op.inputs]
+        return [self.model.constant(i) if c else None for i, c in zip(op.inputs, held, strict=True)]
+
+    def can_add(self, op: AddedConv2d) -> bool:
+        """Whether there is a kernel that convolves and adds."""
+        ins, outs = self.tensors(op.inputs), [self.model.tensors[i] for i in op.outputs]
+        return can_add(op, ins, outs, self.values(op), self.host)
 
     def kernel(self, op: Instruction, ins: list[Tensor | None], outs: list[Tensor], packed: Packed) -> _Kernel:
         """The shared kernel for this key, emitted on first request."""

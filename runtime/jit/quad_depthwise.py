@@ -16,7 +16,7 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from .convolve import Operands, limited
-from .emitter import I8, I16, I32, I64, PTR, Emitter, const, i64
+from .emitter import I8, I16, I64, PTR, Emitter, const, i64, interleave
 from .finish import Finish, Rows
 from .host import Dot, Host
 from .loops import span
@@ -109,7 +109,7 @@ def convolve_depthwise(
                     left = k.b.sub(k.b.mul(pixel, i64(w.columns.stride)), i64(w.columns.pad))
                     source = k.b.add(k.b.mul(left, i64(w.channels)), channel)
                     element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.channels)), channel)
-                    extra = k.at(at.out, element) if finish.addend is None else k.at(at.addend, element)
+                    extra = k.at(at.out, element) if finish.beside is None else k.at(at.addend, element)
                     k.call(function, table, source, weight, parameters, k.at(at.out, element), extra)
 
 
@@ -196,24 +196,9 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
     zero = ir.Constant(ir.VectorType(I8, count), None)
     loaded += [zero] * (4 - len(loaded))
-    pairs = [_interleave(e, loaded[0], loaded[1], I8, tile.lanes), _interleave(e, loaded[2], loaded[3], I8, tile.lanes)]
+    pairs = [interleave(e, loaded[0], loaded[1]), interleave(e, loaded[2], loaded[3])]
     quads = []
     for half in (0, 1):
         words = [e.b.bitcast(p[half], ir.VectorType(I16, count // 2)) for p in pairs]
-        quads += [e.b.bitcast(q, zero.type) for q in _interleave(e, words[0], words[1], I16, tile.lanes)]
+        quads += [e.b.bitcast(q, zero.type) for q in interleave(e, words[0], words[1])]
     return quads
-
-
-def _interleave(e: Emitter, a: ir.Value, b: ir.Value, scalar: ir.IntType, lanes: int) -> list[ir.Value]:
-    """Elements of a and b in turns, the lower and the upper halves of each 128 bits (x86's unpack)."""
-    per = 128 // scalar.width  # elements of 128 bits
-    total = per * (lanes // 4)
-    found = []
-    for half in (0, 1):
-        order = []
-        for g in range(lanes // 4):
-            for i in range(per // 2):
-                at = g * per + half * (per // 2) + i
-                order += [at, total + at]
-        found.append(e.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, total), order)))
-    return found

@@ -20,7 +20,7 @@ from hbc_runtime.errors import HbmError
 from hbc_runtime.isa import Add, Clamp, Conv2d, Instruction, MaxPool, Minimum, ReduceMax, Reshape, Scheme
 from hbc_runtime.jit import JitModel, assembly, build
 from hbc_runtime.jit.emitter import mangled
-from hbc_runtime.jit.fusion import QuantizeImage
+from hbc_runtime.jit.fused import QuantizeImage
 from hbc_runtime.jit.host import Host, host
 from hbc_runtime.jit.registry import Registry
 from hbc_runtime.program import BpuSegment, Constants, CpuSegment, Model, Segment, Storage, Tensor
