@@ -136,9 +136,12 @@ def _pointwise(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> Non
 
 
 def run_length(total: int, pixel: int, tile: int) -> int:
-    """Pixels of a run: whole tiles, few enough for the cache, chosen so that the last run overlaps little."""
+    """Pixels of a run: few enough for the cache, chosen so that tiles overlap little; all of them where they fit."""
     most = max(1, min(total // tile, _RUN // (pixel * tile)))
-    return tile * min(range(-(-most // 2), most + 1), key=lambda n: (-(-total // (n * tile)) * (n + 0.5), -n))
+    choices = [n * tile for n in range(1, most + 1)]
+    if total * pixel <= _RUN:
+        choices.append(total)
+    return min(choices, key=lambda run: (-(-total // run) * (-(-run // tile) + 0.1), -run))
 
 
 def _panel_copy(c: Convolution) -> Copy:

@@ -13,9 +13,9 @@ from llvmlite import ir
 
 from ..types import DType
 from . import numerics
-from .emitter import I8, I16, I32, Emitter, const, element, interleave, lanes_of
+from .emitter import I8, I16, I32, I64, Emitter, const, element, interleave, lanes_of
 from .finish import Finish, Rows, Sum, result_of
-from .offset import signed_byte
+from .offset import OFFSET, flipped, signed_byte
 
 _PACK_WORDS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
 _PACK_BYTES = {
@@ -101,7 +101,7 @@ def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.
     high = _MULTIPLY_HIGH[lanes_of(words) // 2]
     y = e.intrinsic(high, words.type, words, mult)
     y = e.b.ashr(y, post) if e.host.lanes == 16 else e.intrinsic(high, y.type, y, post)
-    return y if what.zero_point == 0 else e.b.add(y, const(y.type, what.zero_point))
+    return y if what.zero_point == 0 or _adds_late(what) else e.b.add(y, const(y.type, what.zero_point))
 
 
 def _unpacked(e: Emitter, bytes_: ir.Value, what: Sum) -> list[ir.Value]:
@@ -134,24 +134,40 @@ def _signed(word: int) -> int:
 
 
 def _to_bytes(e: Emitter, what: Finish | Sum, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Packed to bytes with saturation, then clamped."""
-    signed = what.out is DType.I8
+    """Packed to bytes with saturation, then clamped; where the zero point is the offset, it comes last, to bytes."""
+    late = isinstance(what, Finish) and _adds_late(what)
+    up = OFFSET if late else 0
+    lo, hi = what.lo - up, what.hi - up
+    signed = what.out is DType.I8 or (late and lo < 0)
     count = lanes_of(a)
     y = e.intrinsic(_PACK_BYTES[count // 2, signed], ir.VectorType(I8, 2 * count), a, b)
     kind = "s" if signed else "u"
-    lo, hi = what.out.limits
-    if what.lo > lo:
-        y = e.overloaded(f"llvm.{kind}max", y, const(y.type, signed_byte(what.lo)))
-    if what.hi < hi:
-        y = e.overloaded(f"llvm.{kind}min", y, const(y.type, signed_byte(what.hi)))
-    return y
+    least, most = (DType.I8 if signed else DType.U8).limits
+    if lo > least:
+        y = e.overloaded(f"llvm.{kind}max", y, const(y.type, signed_byte(lo)))
+    if hi < most:
+        y = e.overloaded(f"llvm.{kind}min", y, const(y.type, signed_byte(hi)))
+    return flipped(e, y) if late else y
+
+
+def _adds_late(what: Finish) -> bool:
+    """True where the zero point is added to bytes: q to q + 128 is a flip of the top bit, once per 64 results."""
+    return what.out is DType.U8 and what.zero_point == OFFSET
 
 
 def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:
     """Two pixels whose groups of 8 bytes alternate → each pixel's bytes side by side."""
-    count = lanes_of(both)
-    order = [[8 * g + i for g in range(k, count // 8, 2) for i in range(8)] for k in (0, 1)]
-    return [e.b.shuffle_vector(both, both, _mask(o)) for o in order]
+    count = lanes_of(both) // 8
+    order = [*range(0, count, 2), *range(1, count, 2)]
+    quads = e.b.bitcast(both, ir.VectorType(I64, count))
+    if count == 8:  # by name: LLVM would make five instructions of what is one, and two stores
+        index = ir.Constant(quads.type, order)
+        quads = e.intrinsic("llvm.x86.avx512.permvar.di.512", quads.type, quads, index)
+    else:
+        quads = e.b.shuffle_vector(quads, quads, _mask(order))
+    half = ir.VectorType(I8, 4 * count)
+    parts = [_mask(range(k, k + count // 2)) for k in (0, count // 2)]
+    return [e.b.bitcast(e.b.shuffle_vector(quads, quads, part), half) for part in parts]
 
 
 def _mask(order: Sequence[int]) -> ir.Constant:

@@ -66,11 +66,14 @@ def reads_in_place(window: Window, host: Host, *, offset: bool) -> bool:
     return whole and inside and rows.stuffing == window.columns.stuffing == 1 and _fills_steps(window)
 
 
+def _segment_bytes(window: Window) -> int:
+    return window.columns.kernel // segments_of(window) * (window.channels // window.group)
+
+
 def _fills_steps(window: Window) -> bool:
     """True where a segment's bytes lie side by side in the tensor, and no step reads beyond them."""
-    channels = window.channels // window.group
     together = window.group == 1 or window.columns.kernel == 1 or window.columns.dilation > 1
-    return together and window.columns.kernel // segments_of(window) * channels % 4 == 0
+    return together and _segment_bytes(window) % 4 == 0
 
 
 def is_list(window: Window, plan: QuadPlan) -> bool:
@@ -88,8 +91,10 @@ def make_quad_plan(window: Window, host: Host, weights: int, *, fast: bool, offs
     one_list = in_place and window.is_pointwise
     height = 1 if one_list else window.rows.out
     width = window.batch * window.rows.out * window.columns.out if one_list else window.columns.out
+    steps = window.rows.kernel * segments_of(window) * steps_of(_segment_bytes(window))
+    shape = _Shape(outputs, height, width, steps, fast=fast)
     best = min(
-        (_cost(host, outputs, (height, width), v, r, c, fast=fast), -v * r * c, v, r, c)
+        (_cost(host, shape, v, r, c), -v * r * c, v, r, c)
         for v in range(1, 5)
         for r in (1, 2)
         for c in range(1, 31)
@@ -117,20 +122,32 @@ def _fits(host: Host, outputs: int, size: tuple[int, int], vectors: int, rows: i
     return registers and wanted and (rows == 1 or columns == size[1])  # two rows only where one is short
 
 
-def _cost(
-    host: Host, outputs: int, size: tuple[int, int], vectors: int, rows: int, columns: int, *, fast: bool
-) -> float:
-    """Estimated cycles of one step over everything: two dot products, and two loads, a cycle; each waits four."""
-    height, width = size
+@dataclass(frozen=True)
+class _Shape:
+    """What tiles have to cover: `outputs` channels of `height` × `width` pixels, `steps` of four products each."""
+
+    outputs: int
+    height: int
+    width: int
+    steps: int
+    fast: bool  # results are 8 bits by form A
+
+
+def _cost(host: Host, shape: _Shape, vectors: int, rows: int, columns: int) -> float:
+    """Estimated cycles of everything: two dot products, and two loads, a cycle; each waits four.
+
+    What a tile costs beyond its steps was fitted to measured layers.
+    """
     pixels = rows * columns
-    chunks = -(-outputs // (vectors * host.lanes))
-    tiles = -(-width // columns) * chunks
-    finish = (0.3 if fast and _packs(host, outputs, vectors) else 0.7) * pixels * vectors / 16
+    chunks = -(-shape.outputs // (vectors * host.lanes))
+    tiles = -(-shape.width // columns) * chunks
+    finish = 0.8 if shape.fast and _packs(host, shape.outputs, vectors) else 2.0  # per pixel and vector
 
     def tile(count: int) -> float:
-        return max(count * vectors / 2, (count + vectors) / 2 + 0.5, 4.5) + 0.4 + finish * count / pixels
+        step = max(count * vectors / 2, (count + vectors) / 2 + 0.5, 4.5) + 0.6
+        return shape.steps * step + 12 + finish * count * vectors
 
-    return tiles * (height // rows * tile(pixels) + (height % rows) * tile(columns))
+    return tiles * (shape.height // rows * tile(pixels) + (shape.height % rows) * tile(columns))
 
 
 def bytes_per_row(window: Window, plan: QuadPlan) -> int:
