@@ -171,8 +171,8 @@ def _narrowed(e: Emitter, a: ir.Value, b: ir.Value, scalar: ir.IntType) -> ir.Va
     """AArch64: both vectors saturated to lanes of half the width, one behind the other."""
     count = lanes_of(a)
     half = ir.VectorType(scalar, count)
-    parts = [e.intrinsic(f"llvm.aarch64.neon.sqxtn.v{count}i{scalar.width}", half, x) for x in (a, b)]
-    return e.b.shuffle_vector(*parts, _mask(range(2 * count)))
+    low, high = (e.intrinsic(f"llvm.aarch64.neon.sqxtn.v{count}i{scalar.width}", half, x) for x in (a, b))
+    return e.b.shuffle_vector(low, high, _mask(range(2 * count)))
 
 
 def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:
