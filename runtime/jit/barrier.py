@@ -67,7 +67,7 @@ def _emit(e: Emitter) -> ir.Value:
 def _emit_pause(e: Emitter) -> None:
     if e.host.x86:
         e.intrinsic("llvm.x86.sse2.pause", ir.VoidType())
-    elif e.host.triple.startswith(("aarch64", "arm64")):
+    elif e.host.aarch64:
         e.intrinsic("llvm.aarch64.hint", ir.VoidType(), const(I32, 1))
 
 

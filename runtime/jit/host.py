@@ -13,6 +13,7 @@ import llvmlite.binding as llvm
 from ..errors import UnknownIsa
 
 _lock = threading.Lock()
+_AARCH64 = ("aarch64-", "arm64-", "arm64e-")  # how triples begin; big-endian ones are others
 
 
 class Dot(enum.IntEnum):
@@ -34,6 +35,11 @@ class Host:
     registers: int  # how many vector registers there are
     x86: bool  # x86 instructions may be asked for by name
     dot: Dot = Dot.NONE
+
+    @property
+    def aarch64(self) -> bool:
+        """AArch64 instructions may be asked for by name: all that its baseline has."""
+        return self.triple.startswith(_AARCH64)
 
 
 @dataclass(frozen=True)
