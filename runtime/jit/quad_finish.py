@@ -115,6 +115,8 @@ def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.
 
 def _unpacked(e: Emitter, bytes_: ir.Value, what: Sum) -> list[ir.Value]:
     """The two vectors of words that packing to bytes would make `bytes_` of."""
+    if not e.host.x86:
+        return [e.resize(half, I16, signed=what.beside.is_signed) for half in _halves(e, bytes_)]
     zero = ir.Constant(bytes_.type, None)
     words = ir.VectorType(I16, lanes_of(bytes_) // 2)
     if not what.beside.is_signed:
@@ -130,12 +132,27 @@ def _summed(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
     a = e.smin(e.smax(a, const(a.type, what.lo)), const(a.type, what.hi))
     words = lanes_of(a)
     halves = ir.VectorType(I32, words // 2)
+    if not e.host.x86:
+        low, high = (_weighed(e, s, x, y) for x, y in zip(_halves(e, a), _halves(e, b), strict=True))
+        return _narrowed(e, low, high, I16)
     factors = e.b.bitcast(const(halves, _signed((s.own & 0xFFFF) | (s.other & 0xFFFF) << 16)), a.type)
     sums = []
     for pairs in interleave(e, a, b):
         total = e.intrinsic(_MULTIPLY_PAIRS[words // 2], halves, pairs, factors)
         sums.append(e.b.ashr(e.b.add(total, const(halves, s.constant)), const(halves, s.shift)))
     return e.intrinsic(_PACK_WORDS[words // 2], a.type, *sums)
+
+
+def _weighed(e: Emitter, s: Sum, a: ir.Value, b: ir.Value) -> ir.Value:
+    """AArch64: words to i32 sums; a product by a constant word widens."""
+    x, y = (e.b.mul(e.resize(v, I32), const(I32, by, lanes_of(v))) for v, by in ((a, s.own), (b, s.other)))
+    total = e.b.add(e.b.add(x, y), const(x.type, s.constant))
+    return e.b.ashr(total, const(x.type, s.shift))
+
+
+def _halves(e: Emitter, x: ir.Value) -> list[ir.Value]:
+    half = lanes_of(x) // 2
+    return [e.b.shuffle_vector(x, x, _mask(range(first, first + half))) for first in (0, half)]
 
 
 def _signed(word: int) -> int:

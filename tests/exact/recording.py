@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import unittest
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -28,7 +29,10 @@ class _EnoughError(unittest.SkipTest):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A case, the results that the reference has for it, and the test that it is from."""
+    """A case, the results that the reference has for it, and the test that it is from.
+
+    A result that other instructions of the case read is not among them: it may be none of the machine code's.
+    """
 
     test: str
     case: Case
@@ -77,9 +81,12 @@ def _cases_of(name: str, test: Callable[..., None], arguments: dict[str, Any], e
             raise _EnoughError
         return values
 
-    recording = mock.patch.multiple(harness, run_jit=run_jit, among_others=lambda _: None)
+    module = inspect.getmodule(test)
     try:
-        with recording:
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch.multiple(harness, run_jit=run_jit, among_others=lambda _: None))
+            if hasattr(module, "run_jit"):
+                patches.enter_context(mock.patch.object(module, "run_jit", run_jit))
             test(**arguments)
     except _EnoughError:
         pass
@@ -92,7 +99,8 @@ def _reference(case: Case) -> dict[int, Array]:
         operands = [None if i < 0 else values[i] if i in values else case.model.constant(i) for i in op.inputs]
         outs = [case.model.tensors[i] for i in op.outputs]
         values.update(zip(op.outputs, reference.execute(op, operands, outs), strict=True))
-    return {i: values[i] for op in case.ops for i in op.outputs}
+    read = {i for op in case.ops for i in op.inputs}
+    return {i: values[i] for op in case.ops for i in op.outputs if i not in read}
 
 
 @dataclass(frozen=True)
@@ -102,19 +110,31 @@ class Merged:
     model: Model
     before: Array
     after: Array
+    between: list[Tensor]  # what instructions pass on to each other
     owners: list[tuple[Tensor, str, Instruction]]  # of each result: the test and the instruction
 
     def holds(self, tensor: Tensor, arena: Array) -> bool:
         """True where `arena` has the right bytes for a tensor."""
-        spot = slice(tensor.offset, tensor.offset + tensor.nbytes)
-        return np.array_equal(arena[spot], self.after[spot])
+        return np.array_equal(arena[_spot(tensor)], self.after[_spot(tensor)])
+
+    def known(self, arena: Array) -> Array:
+        """`arena` with nothing in it but what is known: what lies between instructions is as before."""
+        result = arena.copy()
+        for tensor in self.between:
+            result[_spot(tensor)] = self.before[_spot(tensor)]
+        return result
+
+
+def _spot(tensor: Tensor) -> slice:
+    return slice(tensor.offset, tensor.offset + tensor.nbytes)
 
 
 def merge(recorded: Sequence[Recorded], fill: int = 0xA5) -> Merged:
-    """One model of all cases, whose instructions know nothing of each other. Unused bytes of the arena hold `fill`."""
+    """One model of all cases, which know nothing of each other. Unused bytes of the arena hold `fill`."""
     tensors: list[Tensor] = []
     steps: list[Instruction] = []
     owners: list[tuple[Tensor, str, Instruction]] = []
+    between: list[Tensor] = []
     blob, arena = bytearray(), 0
     values: list[tuple[Tensor, Array, bool]] = []
     for one in recorded:
@@ -126,7 +146,8 @@ def merge(recorded: Sequence[Recorded], fill: int = 0xA5) -> Merged:
         for op in one.case.ops:
             inputs, outputs = (tuple(i if i < 0 else i + first for i in s) for s in (op.inputs, op.outputs))
             steps.append(replace(op, inputs=inputs, outputs=outputs))
-            owners += [(tensors[i], one.test, op) for i in outputs]
+            owners += [(tensors[i], one.test, op) for i in outputs if i - first in one.results]
+            between += [tensors[i] for i in outputs if i - first not in one.results]
         values += [(tensors[i + first], x, True) for i, x in one.case.values.items()]
         values += [(tensors[i + first], x, False) for i, x in one.results.items()]
     before = np.full(arena, fill, np.uint8)
@@ -134,7 +155,7 @@ def merge(recorded: Sequence[Recorded], fill: int = 0xA5) -> Merged:
     for tensor, x, is_input in values:
         raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         for memory in (before, after) if is_input else (after,):
-            memory[tensor.offset : tensor.offset + x.nbytes] = raw
+            memory[_spot(tensor)] = raw
     constants = Constants(memoryview(bytes(blob)))
     merged = Model("merged", (), (), tuple(tensors), (BpuSegment("s", tuple(steps)),), arena, constants)
-    return Merged(merged, before, after, owners)
+    return Merged(merged, before, after, between, owners)
