@@ -104,7 +104,7 @@ def _emit(e: Emitter, tile: Tile) -> None:
 
 
 def _steps_by_lane(e: Emitter, tile: Tile, steps: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
-    """`steps` steps, four at a time, then one by one; returns the state without the left address.
+    """`steps` steps, four at a time, then two, then one; returns the state without the left address.
 
     AArch64's dot product multiplies by one 32-bit lane of a register, so that one load of 16 bytes serves four steps of
     a pixel. A load that fills all lanes with 4 bytes takes a slot of the vector unit besides.
@@ -126,13 +126,15 @@ def _steps_by_lane(e: Emitter, tile: Tile, steps: ir.Value, state: list[ir.Value
 
         return body
 
-    state = e.fold(0, e.b.lshr(steps, ir.Constant(I64, 2)), state, several(4))
-    _, *after = e.fold(0, e.b.and_(steps, ir.Constant(I64, 3)), state, several(1))
+    one, two = ir.Constant(I64, 1), ir.Constant(I64, 2)
+    state = e.fold(0, e.b.lshr(steps, two), state, several(4))
+    state = e.fold(0, e.b.and_(e.b.lshr(steps, one), one), state, several(2))
+    _, *after = e.fold(0, e.b.and_(steps, one), state, several(1))
     return after
 
 
 def _in_all_lanes(e: Emitter, x: ir.Value, lane: int) -> ir.Value:
-    """One lane of four in all four; a scalar in all four."""
+    """One lane of two or four in all four; a scalar in all four."""
     if lanes_of(x) == 1:
         return e.splat(x, 4)
     return e.b.shuffle_vector(x, x, ir.Constant(ir.VectorType(I32, 4), [lane] * 4))
