@@ -58,26 +58,26 @@ def _from_debian() -> list[str] | str:
         return [str(kept)]
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return "there is no qemu-aarch64 here, and no apt-get to fetch it with: install QEMU's user emulation"
+    why = ""
     with tempfile.TemporaryDirectory() as folder:
-        why = ""
         for package in ("qemu-user-static", "qemu-user"):  # in Debian 13 the first is an empty shell about the second
             why = _unpack(package, Path(folder))
-            for binary in sorted(Path(folder).glob("**/qemu-aarch64-static")) + sorted(
-                Path(folder).glob("**/qemu-aarch64")
-            ):
-                if _runs(binary):
-                    cache.mkdir(parents=True, exist_ok=True)
-                    fresh = cache / f".{os.getpid()}"
-                    shutil.copy(binary, fresh)
-                    fresh.replace(kept)
-                    return [str(kept)]
-    return f"there is no qemu-aarch64 here, and Debian's package could not be had: {why}"
+            binaries = [*Path(folder).glob("**/qemu-aarch64-static"), *Path(folder).glob("**/qemu-aarch64")]
+            good = next(filter(_runs, binaries), None)
+            if good is not None:
+                cache.mkdir(parents=True, exist_ok=True)
+                fresh = cache / f".{os.getpid()}"
+                shutil.copy(good, fresh)
+                fresh.replace(kept)  # whole or not at all: other processes may do the same
+                return [str(kept)]
+    return f"there is no qemu-aarch64 here, and Debian's package could not be had: {why or 'it does not run here'}"
 
 
 def _runs(binary: Path) -> bool:
-    if not os.access(binary, os.X_OK):
+    try:
+        return subprocess.run([binary, "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:  # not there, or for another machine
         return False
-    return subprocess.run([binary, "--version"], capture_output=True, check=False).returncode == 0
 
 
 def _unpack(package: str, folder: Path) -> str:

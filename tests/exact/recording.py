@@ -136,7 +136,8 @@ def merge(recorded: Sequence[Recorded], fill: int = 0xA5) -> Merged:
     owners: list[tuple[Tensor, str, Instruction]] = []
     between: list[Tensor] = []
     blob, arena = bytearray(), 0
-    values: list[tuple[Tensor, Array, bool]] = []
+    given: list[tuple[Tensor, Array]] = []
+    made: list[tuple[Tensor, Array]] = []
     for one in recorded:
         model, first, base = one.case.model, len(tensors), len(blob)
         shift = {Storage.ARENA: arena, Storage.CONSTANT: base}
@@ -148,14 +149,17 @@ def merge(recorded: Sequence[Recorded], fill: int = 0xA5) -> Merged:
             steps.append(replace(op, inputs=inputs, outputs=outputs))
             owners += [(tensors[i], one.test, op) for i in outputs if i - first in one.results]
             between += [tensors[i] for i in outputs if i - first not in one.results]
-        values += [(tensors[i + first], x, True) for i, x in one.case.values.items()]
-        values += [(tensors[i + first], x, False) for i, x in one.results.items()]
-    before = np.full(arena, fill, np.uint8)
-    after = before.copy()
-    for tensor, x, is_input in values:
-        raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-        for memory in (before, after) if is_input else (after,):
-            memory[_spot(tensor)] = raw
+        given += [(tensors[i + first], x) for i, x in one.case.values.items()]
+        made += [(tensors[i + first], x) for i, x in one.results.items()]
+    before = _filled(np.full(arena, fill, np.uint8), given)
+    after = _filled(before, made)
     constants = Constants(memoryview(bytes(blob)))
     merged = Model("merged", (), (), tuple(tensors), (BpuSegment("s", tuple(steps)),), arena, constants)
     return Merged(merged, before, after, between, owners)
+
+
+def _filled(arena: Array, values: Sequence[tuple[Tensor, Array]]) -> Array:
+    result = arena.copy()
+    for tensor, x in values:
+        result[_spot(tensor)] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    return result
