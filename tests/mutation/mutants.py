@@ -290,4 +290,22 @@ BOTH = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *DERIVATION, *BOTH)
+LUT = "tests/exact/test_lut.py"
+LIGHT = (  # kernels without products
+    _one(
+        "the halves of a table exchanged where bytes are q + 128", "runtime/jit/byte_lookup.py",
+        "(negative, positive) if is_offset(x) else (positive, negative)",
+        "(positive, negative) if is_offset(x) else (negative, positive)", LUT,
+    ),
+    _one(
+        "a table's last row left out", "runtime/jit/byte_lookup.py",
+        "            for r in range(8 * half, 8 * half + 8):\n                y =",
+        "            for r in range(8 * half, 8 * half + 7):\n                y =", LUT,
+    ),
+    _one(
+        "a byte's row counted without saturation", "runtime/jit/byte_lookup.py",
+        'k.overloaded("llvm.ssub.sat", index, const(v.type, ROW))', "k.b.sub(index, const(v.type, ROW))", LUT,
+    ),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *DERIVATION, *BOTH, *LIGHT)

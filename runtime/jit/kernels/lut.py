@@ -1,4 +1,4 @@
-"""Lut and SegmentLut: look-ups, one element at a time."""
+"""Lut and SegmentLut: bytes looked up in registers where the host can, else one element at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from llvmlite import ir
 
 from ...isa import Lut, SegmentLut
 from ...program import Tensor
+from ...types import DType
 from .. import numerics
-from ..emitter import I16, I32, I64, Emitter, element, i64
+from ..byte_lookup import byte_lookup
+from ..emitter import I8, I16, I32, I64, Emitter, element, i64
 from ..loops import elementwise
 from ..offset import load_q, store_q
 from ..registry import KernelBuilder, Operands, kernel, operand
@@ -20,14 +22,27 @@ UNROLL = 8  # look-ups in flight; each waits for a load
 @kernel(Lut)
 def emit_lut(k: KernelBuilder, _op: Lut, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS D7: table[x + 128]."""
-    ty = element(outs[0].dtype)
-    middle = k.at(k.ins[1], 128, outs[0].dtype.size)
+    x, out, ty = operand(ins, 0), outs[0], element(outs[0].dtype)
+    middle = k.at(k.ins[1], 128, out.dtype.size)
 
     def one(i: ir.Value) -> None:
-        index = k.resize(load_q(k, operand(ins, 0), k.ins[0], i, 1), I64)
-        store_q(k, outs[0], k.load(middle, index, ty), k.outs[0], i)
+        index = k.resize(load_q(k, x, k.ins[0], i, 1), I64)
+        store_q(k, out, k.load(middle, index, ty), k.outs[0], i)
 
-    elementwise(k, outs[0].elements, UNROLL, lambda i, n: _each(k, i, n, one))
+    look_up = byte_lookup(k, k.ins[1], x, out) if out.dtype is DType.I8 else None
+    if look_up is None:
+        elementwise(k, out.elements, UNROLL, lambda i, n: _each(k, i, n, one))
+        return
+    found = look_up
+    width = 4 * k.host.lanes
+
+    def body(i: ir.Value, n: int) -> None:
+        if n == 1:
+            one(i)
+        else:
+            k.store(found(k.load(k.ins[0], i, I8, n)), k.outs[0], i)
+
+    elementwise(k, out.elements, width, body)
 
 
 @kernel(SegmentLut)
