@@ -290,7 +290,7 @@ BOTH = (
     ),
 )
 
-LUT = "tests/exact/test_lut.py"
+LUT, ELTWISE = "tests/exact/test_lut.py", "tests/exact/test_eltwise.py"
 LIGHT = (  # kernels without products
     _one(
         "the halves of a table exchanged where bytes are q + 128", "runtime/jit/byte_lookup.py",
@@ -305,6 +305,24 @@ LIGHT = (  # kernels without products
     _one(
         "a byte's row counted without saturation", "runtime/jit/byte_lookup.py",
         'k.overloaded("llvm.ssub.sat", index, const(v.type, ROW))', "k.b.sub(index, const(v.type, ROW))", LUT,
+    ),
+    _one(
+        "a last block of rows as long as the others", "runtime/jit/broadcast.py",
+        "size = k.smin(i64(count), k.b.sub(i64(middle.size), first))", "size = i64(count)", ELTWISE,
+    ),
+    _one(
+        "rows written out once for all entries", "runtime/jit/broadcast.py",
+        'k.b.or_(k.b.icmp_signed("==", number, i64(0)), k.b.icmp_signed("==", item, k.begin))',
+        'k.b.icmp_signed("==", item, k.begin)', ELTWISE,
+    ),
+    _one(
+        "a product's upper half shifted one too far", "runtime/jit/words.py",
+        "const(words.type, shift - 17)", "const(words.type, shift - 16)", ELTWISE,
+    ),
+    _one(
+        "the zero points of a sum left out where bytes are q + 128", "runtime/jit/kernels/eltwise.py",
+        "zero_points = words.raised(a, op.lhs_zero_point), words.raised(b, op.rhs_zero_point)\n    start",
+        "zero_points = op.lhs_zero_point, op.rhs_zero_point\n    start", ELTWISE,
     ),
 )  # fmt: skip
 

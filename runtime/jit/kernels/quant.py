@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ...isa import Dequantize, FlipSign, Quantize, Requantize, Rounding, Scheme
+from ...isa import Dequantize, FlipSign, Mul, Quantize, Requantize, Rounding, Scheme
+from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
 from .. import numerics
 from ..emitter import F32, I32, I64, Emitter, const, element, lanes_of
 from ..loops import elementwise, rows, span
 from ..offset import load_q, store_q
-from ..registry import KernelBuilder, Operands, kernel, operand
+from ..registry import Constants, KernelBuilder, Operands, kernel, operand
 
 Parameters = list["ir.Value | None"]
 LoadParameters = Callable[["ir.Value | int", int], Parameters]
@@ -128,6 +129,14 @@ def requantize(e: Emitter, op: Requantize, acc: ir.Value, params: Parameters) ->
     """`acc` by the instruction's scheme, as i32."""
     mult, pre, post = params
     return numerics.requantize(e, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
+
+
+def form_b(op: Requantize | Mul, constants: Constants) -> tuple[int, int, int] | None:
+    """(multiplier, pre shift, post shift) of form B where each is one constant, the multiplier i16; else None."""
+    if op.scheme is not Scheme.FORM_B or any(c is None or c.shape != (1,) for c in constants):
+        return None
+    mult, pre, post = (int(c[0]) for c in constants if c is not None)
+    return (mult, pre, post) if abs(mult) <= I16_MAX else None
 
 
 def reach(dtype: DType, zero_point: int) -> int:
