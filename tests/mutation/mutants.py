@@ -290,8 +290,17 @@ BOTH = (
     ),
 )
 
+PHASES = "tests/exact/test_conv_transpose.py::test_phases_of_a_stride"
 LUT, ELTWISE = "tests/exact/test_lut.py", "tests/exact/test_eltwise.py"
-LIGHT = (  # kernels without products
+LIGHT = (  # kernels other than convolutions
+    _one(
+        "a phase that starts at the wrong tap", "runtime/jit/phases.py",
+        "tap = (axis.pad - phase) % s", "tap = (axis.pad + phase) % s", PHASES,
+    ),
+    _one(
+        "a phase's padding rounded the wrong way", "runtime/jit/phases.py",
+        "(axis.pad - phase - tap) // s)", "(axis.pad - tap) // s)", PHASES,
+    ),
     _one(
         "the halves of a table exchanged where bytes are q + 128", "runtime/jit/byte_lookup.py",
         "(negative, positive) if is_offset(x) else (positive, negative)",
@@ -307,8 +316,8 @@ LIGHT = (  # kernels without products
         'k.overloaded("llvm.ssub.sat", index, const(v.type, ROW))', "k.b.sub(index, const(v.type, ROW))", LUT,
     ),
     _one(
-        "a last block of rows as long as the others", "runtime/jit/broadcast.py",
-        "size = k.smin(i64(count), k.b.sub(i64(middle.size), first))", "size = i64(count)", ELTWISE,
+        "a last block of rows one short", "runtime/jit/broadcast.py",
+        "k.b.sub(i64(middle.size), first)", "k.b.sub(i64(middle.size - 1), first)", ELTWISE,
     ),
     _one(
         "rows written out once for all entries", "runtime/jit/broadcast.py",
