@@ -291,8 +291,21 @@ BOTH = (
 )
 
 PHASES = "tests/exact/test_conv_transpose.py::test_phases_of_a_stride"
+POOL = "tests/exact/test_pool.py::test_largest_of_windows_at_edges"
 LUT, ELTWISE = "tests/exact/test_lut.py", "tests/exact/test_eltwise.py"
 LIGHT = (  # kernels other than convolutions
+    _one(
+        "a pool's first inner column one too early", "runtime/jit/kernels/max_pool.py",
+        "low = min(ow, -(-op.pads[1] // op.strides[1]))", "low = min(ow, op.pads[1] // op.strides[1])", POOL,
+    ),
+    _one(
+        "a pool's last inner column one too late", "runtime/jit/kernels/max_pool.py",
+        "op.pads[1]) // op.strides[1] + 1))", "op.pads[1]) // op.strides[1] + 2))", POOL,
+    ),
+    _one(
+        "a pool's rows combined without their last pixel", "runtime/jit/kernels/max_pool.py",
+        "real = min(w, columns - pad)", "real = min(w - 1, columns - pad)", POOL,
+    ),
     _one(
         "a phase that starts at the wrong tap", "runtime/jit/phases.py",
         "tap = (axis.pad - phase) % s", "tap = (axis.pad + phase) % s", PHASES,
