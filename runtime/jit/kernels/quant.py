@@ -29,10 +29,10 @@ def emit_quantize(k: KernelBuilder, op: Quantize, _ins: Operands, outs: Sequence
         quantizer = one_quantizer(k, op, out)
 
         def flat(i: ir.Value, lanes: int) -> None:
-            q = quantizer(k.load(k.ins[0], i, F32, lanes))
+            (q,) = quantizer([k.load(k.ins[0], i, F32, lanes)])
             store_q(k, out, k.resize(q, element(out.dtype)), k.outs[0], i)
 
-        elementwise(k, out.elements, k.host.lanes, flat)
+        elementwise(k, out.elements, (4 if out.dtype.size == 1 else 1) * k.host.lanes, flat)
         return
 
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
@@ -56,18 +56,18 @@ def emit_dequantize(k: KernelBuilder, op: Dequantize, ins: Operands, outs: Seque
     _by_channel(k, outs[0].shape, op.axis, k.host.lanes, _scale_and_zero_point(k), body)
 
 
-def one_quantizer(k: KernelBuilder, op: Quantize, out: Tensor) -> Callable[[ir.Value], ir.Value]:
+def one_quantizer(k: KernelBuilder, op: Quantize, out: Tensor) -> Callable[[Sequence[ir.Value]], list[ir.Value]]:
     """What quantises float32 vectors by the only scale (operand 1) and zero point (operand 2): to integers."""
     scale, zero_point = k.load(k.ins[1], 0, F32), k.load(k.ins[2], 0, I32)
     small = op.rounding is Rounding.HALF_EVEN_F32 and out.dtype.size == 1
-    inverse = k.b.fdiv(const(F32, 1.0), scale) if small else None
+    by = numerics.ByteScale.of(k, scale, zero_point, op.clamp_min, op.clamp_max) if small else None
 
-    def quantizer(x: ir.Value) -> ir.Value:
-        lanes = lanes_of(x)
+    def quantizer(xs: Sequence[ir.Value]) -> list[ir.Value]:
+        lanes = lanes_of(xs[0])
+        if by is not None and lanes > 1:
+            return numerics.quantize_bytes(k, xs, by.splat(k, lanes), op.clamp_min, op.clamp_max)
         s, zp = k.splat(scale, lanes), k.splat(zero_point, lanes)
-        if inverse is None or lanes == 1:
-            return numerics.quantize(k, x, s, zp, op.rounding, op.clamp_min, op.clamp_max)
-        return numerics.quantize_bytes(k, x, (s, k.splat(inverse, lanes)), zp, op.clamp_min, op.clamp_max)
+        return [numerics.quantize(k, x, s, zp, op.rounding, op.clamp_min, op.clamp_max) for x in xs]
 
     return quantizer
 
