@@ -36,10 +36,11 @@ def count_batches(
 ) -> int:
     """How many of the model's batches `values` hold: 1 also where they don't fit, which `bind` will say.
 
-    Raises InputMismatch where inputs hold different numbers, or several and the model cannot run on several.
+    Raises InputMismatch for a wrong name, where inputs hold different numbers, and where they hold several and the
+    model cannot run on several.
     """
-    if not isinstance(values, Mapping) or any(i.name not in values for i in infos):
-        return 1
+    _check_mapping(infos, values)
+    _check_names(infos, values)
     counts = {i.name: _count_of(i.shape, values[i.name]) for i in infos}
     found = set(counts.values())
     if found <= {1} or None in found:
