@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from hbc_runtime.program import ALIGN
 
 from .base import Pass, Target
 
+CONV, ADD = BPU_OPS[isa.Conv2d], BPU_OPS[isa.Add]
 ALIASING: type[Op] = BPU_OPS[isa.Reshape]  # moves no bytes: its result may be its operand's bytes
 
 
@@ -27,10 +29,12 @@ class PlanMemory(Pass):
         %c = bpu.clamp %b         offset 4096
         return %c                               (the caller's array)
 
-    A value is alive from the step that makes it to the last step that reads it, both included. Each op is a step; a CPU
-    segment is one step, and only what crosses its border needs a place. Arguments, constants and returned values lie
-    elsewhere and get no offset. A `bpu.reshape` shares its operand's bytes, in the arena or in a caller's array, unless
-    its result is returned or its operand is a constant (then it copies); `storage_root` says whose bytes a value has.
+    A value is alive from the step that makes it to the last step that reads it, both included; what a convolution reads
+    lives on through an addition right behind it, which the runtime may do in the same pass over memory. Each op is a
+    step; a CPU segment is one step, and only what crosses its border needs a place. Arguments, constants and returned
+    values lie elsewhere and get no offset. A `bpu.reshape` shares its operand's bytes, in the arena or in a caller's
+    array, unless its result is returned or its operand is a constant (then it copies); `storage_root` says whose bytes
+    a value has.
     The largest value (or that of most bytes × steps, whichever order needs less) is placed first, in the tightest gap.
     """
 
@@ -101,6 +105,9 @@ def steps(graph: Graph) -> dict[Op, int]:
 def lifetimes(graph: Graph) -> list[Lifetime]:
     """The lifetime of everything that needs the arena, in the order in which it is made."""
     at = steps(graph)
+    held: dict[Op, int] = {
+        op: at[op] + 1 for op, after in pairwise(graph.ops) if isinstance(op, CONV) and _adds(after, op)
+    }
     spans: dict[Value, tuple[int, int]] = {}
     for value in members(graph):
         root = storage_root(value)
@@ -108,8 +115,12 @@ def lifetimes(graph: Graph) -> list[Lifetime]:
             continue
         assert root.op is not None
         first, last = spans.get(root, (at[root.op], at[root.op]))
-        spans[root] = first, max([last, *(at[u] for u in value.users)])
+        spans[root] = first, max([last, *(held.get(u, at[u]) for u in value.users)])
     return [Lifetime(v, first, last, -(-v.type.nbytes // ALIGN) * ALIGN) for v, (first, last) in spans.items()]
+
+
+def _adds(op: Op, conv: Op) -> bool:
+    return isinstance(op, ADD) and conv.out in op.operands
 
 
 def needs_arena(root: Value, at: dict[Op, int]) -> bool:

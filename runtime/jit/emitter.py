@@ -250,6 +250,19 @@ class Emitter:
             yield
 
 
+def interleave(e: Emitter, a: ir.Value, b: ir.Value) -> list[ir.Value]:
+    """Elements of a and b in turns, the lower and the upper halves of each 128 bits (x86's unpack)."""
+    per = 128 // scalar_of(a).width  # elements of 128 bits
+    total = lanes_of(a)
+    found = []
+    for half in (0, per // 2):
+        order = []
+        for at in (g + half + i for g in range(0, total, per) for i in range(per // 2)):
+            order += [at, total + at]
+        found.append(e.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, total), order)))
+    return found
+
+
 def size_of(scalar: ir.Type) -> int:
     """Bytes of one element of an LLVM scalar type."""
     if isinstance(scalar, ir.IntType):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from ..isa import Requantizing, Scheme
+from ..isa import Add, Requantizing, Scheme
 from ..numerics import I32_MAX
 from ..program import Tensor
 from ..types import DType
@@ -25,6 +25,37 @@ LoadRow = Callable[..., ir.Value]  # (row, scalar = I32) → a vector of paramet
 
 
 @dataclass(frozen=True)
+class Sum:
+    """What an Add makes of a byte result a and a byte b beside it: (a · own + b · other + constant) >> shift, clamped.
+
+    The constant holds zero points and rounding term; `beside` and `out` are how b and the sum are stored.
+    """
+
+    own: int
+    other: int
+    constant: int
+    shift: int
+    lo: int
+    hi: int
+    beside: DType
+    out: DType
+
+    @staticmethod
+    def of(add: Add, beside: Tensor, out: Tensor, *, left: bool) -> Sum | None:
+        """The sum of an instruction (D6), where it fits i32 whatever the bytes are; else None."""
+        up, aside = (OFFSET if is_offset(t) else 0 for t in (out, beside))
+        own, other = (add.lhs_multiplier, add.lhs_zero_point), (add.rhs_multiplier, add.rhs_zero_point)
+        if not left:
+            own, other = other, own
+        rounding = 1 << (add.shift - 1) if add.shift > 0 else 0
+        constant = rounding + ((add.zero_point + up) << add.shift) - own[0] * own[1] - other[0] * (other[1] + aside)
+        if abs(constant) + 255 * (abs(own[0]) + abs(other[0])) > I32_MAX or add.shift > 31:
+            return None
+        dtypes = (DType.U8 if t else DType.I8 for t in (aside, up))
+        return Sum(own[0], other[0], constant, add.shift, add.clamp_min + up, add.clamp_max + up, *dtypes)
+
+
+@dataclass(frozen=True)
 class Finish:
     """What happens to an accumulator; equal values share one function."""
 
@@ -35,6 +66,7 @@ class Finish:
     out: DType
     addend: DType | None = None
     addend_zero_point: int = 0
+    sum: Sum | None = None
 
     @staticmethod
     def of(op: Requantizing, out: Tensor, addend: Tensor | None = None, addend_zero_point: int = 0) -> Finish:
@@ -47,6 +79,11 @@ class Finish:
         if is_offset(addend):
             return Finish(*own, DType.U8, addend_zero_point + OFFSET)
         return Finish(*own, addend.dtype, addend_zero_point)
+
+    @property
+    def beside(self) -> DType | None:
+        """How the tensor is stored that is read beside the accumulators, if there is one."""
+        return self.sum.beside if self.sum is not None else self.addend
 
     @property
     def rows(self) -> int:

@@ -232,8 +232,8 @@ class _Loops:
             source = k.at(left, k.b.mul(pixel, i64(tile.step)))
             element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.outputs)), channel)
             out = k.at(self.at.out, element, self.c.finish.out.size)
-            addend = self.c.finish.addend
-            extra = out if addend is None else k.at(self.at.addend, element, addend.size)
+            beside = self.c.finish.beside
+            extra = out if beside is None else k.at(self.at.addend, element, beside.size)
             extent = w.rows.kernel, self.row_bytes, self.segments, w.columns.dilation * self.pitch, self.steps
             k.call(function, source, panel_at, *extent, parameters, starts, out, extra, self.panel_bytes)
 

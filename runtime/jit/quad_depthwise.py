@@ -16,7 +16,7 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from .convolve import Operands, limited
-from .emitter import I8, I16, I32, I64, PTR, Emitter, const, i64
+from .emitter import I8, I16, I64, PTR, Emitter, const, i64, interleave
 from .finish import Finish, Rows
 from .host import Dot, Host
 from .loops import span
@@ -29,6 +29,7 @@ from .window import Axis, Window
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 16  # of a kernel
+FEW_ITEMS = 32  # below this many rows, items are parts of rows: threads cannot share seven rows evenly
 MOST_COLUMNS = 32  # that a window reaches over, dilation counted: its code is written out column by column
 VECTORS = 4
 
@@ -81,21 +82,24 @@ class _Tile:
 def convolve_depthwise(
     k: KernelBuilder, window: Window, plan: QuadPlan, finish: Finish, at: Operands, *, shifts: bool
 ) -> None:
-    """Emit the whole kernel: items are output rows."""
+    """Emit the whole kernel: items are output rows, or parts of their channels where rows are few."""
     w = window
     row_bytes = w.columns.size * w.channels
     filling = k.scratch(limited(row_bytes + 64))
     table = k.scratch(8 * w.rows.kernel)
-    k.work(w.batch * w.rows.out, w.work * 8)
+    cuts = min(plan.chunks, max(1, FEW_ITEMS // (w.batch * w.rows.out)))
+    k.work(w.batch * w.rows.out * cuts, w.work * 8)
     with k.when(k.b.icmp_signed("<", k.begin, k.end)):
         fill = const(I8, signed_byte(w.fill + OFFSET))
         span(k, 0, row_bytes, 4 * plan.lanes, lambda i, n: k.store(k.splat(fill, n), filling, i))
-    with k.loop(k.begin, k.end) as row:
+    with k.loop(k.begin, k.end) as item:
+        row, cut = k.b.sdiv(item, i64(cuts)), k.b.srem(item, i64(cuts))
         n, oh = k.b.sdiv(row, i64(w.rows.out)), k.b.srem(row, i64(w.rows.out))
         image = k.at(at.x, k.b.mul(n, i64(w.rows.size * row_bytes)))
         _store_rows(k, w, image, oh, row_bytes, (filling, table))
         first = k.b.mul(row, i64(w.columns.out))
-        with k.loop(0, plan.chunks) as block:
+        low, high = (k.b.sdiv(k.b.mul(c, i64(plan.chunks)), i64(cuts)) for c in (cut, k.b.add(cut, i64(1))))
+        with k.loop(low, high) as block:
             channel = k.smin(k.b.mul(block, i64(plan.width)), i64(w.channels - plan.width))
             weight = k.at(at.weight, k.b.mul(block, i64(w.columns.kernel * -(-w.rows.kernel // 4) * plan.width * 4)))
             size = rows_of_parameters(finish, packed=True) * plan.width * 4
@@ -109,7 +113,7 @@ def convolve_depthwise(
                     left = k.b.sub(k.b.mul(pixel, i64(w.columns.stride)), i64(w.columns.pad))
                     source = k.b.add(k.b.mul(left, i64(w.channels)), channel)
                     element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.channels)), channel)
-                    extra = k.at(at.out, element) if finish.addend is None else k.at(at.addend, element)
+                    extra = k.at(at.out, element) if finish.beside is None else k.at(at.addend, element)
                     k.call(function, table, source, weight, parameters, k.at(at.out, element), extra)
 
 
@@ -196,24 +200,9 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
     zero = ir.Constant(ir.VectorType(I8, count), None)
     loaded += [zero] * (4 - len(loaded))
-    pairs = [_interleave(e, loaded[0], loaded[1], I8, tile.lanes), _interleave(e, loaded[2], loaded[3], I8, tile.lanes)]
+    pairs = [interleave(e, loaded[0], loaded[1]), interleave(e, loaded[2], loaded[3])]
     quads = []
     for half in (0, 1):
         words = [e.b.bitcast(p[half], ir.VectorType(I16, count // 2)) for p in pairs]
-        quads += [e.b.bitcast(q, zero.type) for q in _interleave(e, words[0], words[1], I16, tile.lanes)]
+        quads += [e.b.bitcast(q, zero.type) for q in interleave(e, words[0], words[1])]
     return quads
-
-
-def _interleave(e: Emitter, a: ir.Value, b: ir.Value, scalar: ir.IntType, lanes: int) -> list[ir.Value]:
-    """Elements of a and b in turns, the lower and the upper halves of each 128 bits (x86's unpack)."""
-    per = 128 // scalar.width  # elements of 128 bits
-    total = per * (lanes // 4)
-    found = []
-    for half in (0, 1):
-        order = []
-        for g in range(lanes // 4):
-            for i in range(per // 2):
-                at = g * per + half * (per // 2) + i
-                order += [at, total + at]
-        found.append(e.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, total), order)))
-    return found

@@ -13,8 +13,8 @@ from llvmlite import ir
 
 from ..types import DType
 from . import numerics
-from .emitter import I8, I16, I32, Emitter, const, element, lanes_of
-from .finish import Finish, Rows, result_of
+from .emitter import I8, I16, I32, Emitter, const, element, interleave, lanes_of
+from .finish import Finish, Rows, Sum, result_of
 from .offset import signed_byte
 
 _PACK_WORDS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
@@ -22,6 +22,7 @@ _PACK_BYTES = {
     (16, False): "llvm.x86.avx512.packuswb.512", (16, True): "llvm.x86.avx512.packsswb.512",
     (8, False): "llvm.x86.avx2.packuswb", (8, True): "llvm.x86.avx2.packsswb",
 }  # fmt: skip
+_MULTIPLY_PAIRS = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
 _MULTIPLY_HIGH = {16: "llvm.x86.avx512.pmulh.w.512", 8: "llvm.x86.avx2.pmulh.w"}
 
 
@@ -64,15 +65,22 @@ def finish_packed(
     words = [_to_words(e, rows, acc, pre) for acc in by_pixel]
     if rows.vectors == 4:
         mult, post = [rows.load(WORDS, i, I16) for i in (0, 1)], [rows.load(WORDS, i, I16) for i in (2, 3)]
-        for (a, b), place in zip(words, places, strict=True):
-            scaled = [_scaled(e, what, w, m, p) for w, m, p in zip((a, b), mult, post, strict=True)]
-            e.store(_to_bytes(e, what, *scaled), out, place)
+        for two, place in zip(words, places, strict=True):
+            scaled = [_scaled(e, what, w, m, p) for w, m, p in zip(two, mult, post, strict=True)]
+            if what.sum is not None:
+                beside = _unpacked(e, e.load(addend, place, I8, 4 * rows.lanes), what.sum)
+                scaled = [_summed(e, what, a, b) for a, b in zip(scaled, beside, strict=True)]
+            e.store(_to_bytes(e, what.sum or what, *scaled), out, place)
         return
     mult_, post_ = rows.load(WORDS, 0, I16), rows.load(WORDS, 1, I16)
     scaled = [_scaled(e, what, w[0], mult_, post_) for w in words]
+    if what.sum is not None:
+        signed = what.sum.beside.is_signed
+        loaded = [e.load(addend, p, I8, 2 * rows.lanes) for p in places]
+        scaled = [_summed(e, what, a, e.resize(b, I16, signed=signed)) for a, b in zip(scaled, loaded, strict=True)]
     for i in range(0, len(scaled), 2):
         pair = min(i + 1, len(scaled) - 1)
-        both = _to_bytes(e, what, scaled[i], scaled[pair])
+        both = _to_bytes(e, what.sum or what, scaled[i], scaled[pair])
         halves = _separate(e, both)
         e.store(halves[0], out, places[i])
         if pair != i:
@@ -96,7 +104,36 @@ def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.
     return y if what.zero_point == 0 else e.b.add(y, const(y.type, what.zero_point))
 
 
-def _to_bytes(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
+def _unpacked(e: Emitter, bytes_: ir.Value, what: Sum) -> list[ir.Value]:
+    """The two vectors of words that packing to bytes would make `bytes_` of."""
+    zero = ir.Constant(bytes_.type, None)
+    words = ir.VectorType(I16, lanes_of(bytes_) // 2)
+    if not what.beside.is_signed:
+        return [e.b.bitcast(v, words) for v in interleave(e, bytes_, zero)]
+    high = [e.b.bitcast(v, words) for v in interleave(e, zero, bytes_)]
+    return [e.b.ashr(v, const(words, 8)) for v in high]
+
+
+def _summed(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Words of the result, not clamped yet, and words beside it → words of the sum, saturated to i16."""
+    s = what.sum
+    assert s is not None
+    a = e.smin(e.smax(a, const(a.type, what.lo)), const(a.type, what.hi))
+    words = lanes_of(a)
+    halves = ir.VectorType(I32, words // 2)
+    factors = e.b.bitcast(const(halves, _signed((s.own & 0xFFFF) | (s.other & 0xFFFF) << 16)), a.type)
+    sums = []
+    for pairs in interleave(e, a, b):
+        total = e.intrinsic(_MULTIPLY_PAIRS[words // 2], halves, pairs, factors)
+        sums.append(e.b.ashr(e.b.add(total, const(halves, s.constant)), const(halves, s.shift)))
+    return e.intrinsic(_PACK_WORDS[words // 2], a.type, *sums)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+def _to_bytes(e: Emitter, what: Finish | Sum, a: ir.Value, b: ir.Value) -> ir.Value:
     """Packed to bytes with saturation, then clamped."""
     signed = what.out is DType.I8
     count = lanes_of(a)

@@ -13,9 +13,9 @@ from .host import Dot, Host
 from .tiles import ChannelCut
 from .window import Line, Window
 
-SMALL_WEIGHTS = 200_000  # bytes that stay in the L2 cache: rows outermost; larger weights: panels outermost
-PREFETCHED = 1 << 19  # bytes of weights from which a panel comes from afar, and the next one is fetched ahead
-MOST_TILES = 32  # tiles per panel up to which fetching ahead pays
+SMALL_WEIGHTS = 700_000  # bytes that stay in the L2 cache: rows outermost; larger weights: panels outermost
+PREFETCHED = 100_000  # bytes of weights from which a panel comes from afar, and the next one is fetched ahead
+MOST_TILES = 64  # tiles per panel up to which fetching ahead pays
 
 
 @dataclass(frozen=True)

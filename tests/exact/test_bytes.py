@@ -101,6 +101,16 @@ def test_channels_that_fill_vectors(
 
 
 @machines
+@pytest.mark.parametrize("width", [2, 7, 13, 15, 29, 30, 31])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_tails_of_rows(machine: Host, width: int, kernel: int) -> None:
+    pads = (kernel // 2,) * 4
+    window = {"kernel": (kernel, kernel), "strides": (1, 1), "dilations": (1, 1), "pads": pads}
+    for channels in (16, 17):
+        convolve(np.random.default_rng(width), (1, 2, width, channels), 72, machine, **window)
+
+
+@machines
 @given(
     case=st.fixed_dictionaries({**windows, **finishes}),
     channels=st.sampled_from([32, 40, 64, 100, 144]),

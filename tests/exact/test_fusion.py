@@ -12,12 +12,18 @@ from hypothesis import strategies as st
 from hbc_runtime import reference
 from hbc_runtime.isa import Quantize, Rounding, Transpose
 from hbc_runtime.jit import engine
-from hbc_runtime.jit.fusion import QuantizeImage, fused
+from hbc_runtime.jit.fused import AddedConv2d, QuantizeImage
+from hbc_runtime.jit.fusion import fused
 from hbc_runtime.jit.host import Host
 from hbc_runtime.program import BpuSegment, Constants, Model, Storage, Tensor
 from hbc_runtime.types import DType
 from tests.exact.harness import MACHINES
 from tests.exact.light import EXACT
+
+
+def never(_: AddedConv2d) -> bool:
+    """No kernel adds."""
+    return False
 
 
 def image_model(shape: tuple[int, int, int, int], scale: float, zero_point: int, rounding: Rounding) -> Model:
@@ -42,7 +48,7 @@ def image_model(shape: tuple[int, int, int, int], scale: float, zero_point: int,
 def run(model: Model, x: np.ndarray, threads: int, machine: Host) -> np.ndarray:
     y = np.full(model.tensors[4].shape, 77, np.int8)
     arena, blob = np.zeros(model.arena_size + 64, np.uint8), np.frombuffer(bytes(model.constants.data), np.uint8)
-    code = engine.code_of(model, machine, parallel=threads > 1)
+    code = engine.code_of(model, machine)
     jit = engine.JitModel(code, machine, threads)
     jit.run_segment(0, arena.ctypes.data, blob.ctypes.data, [x.ctypes.data], [y.ctypes.data])
     jit.close()
@@ -80,7 +86,7 @@ def test_an_image_on_its_way_in(
     if kind == "wild":
         x.reshape(-1)[rng.integers(0, x.size, 3)] = [np.nan, np.inf, -np.inf]
     model = image_model(shape, scale, zero_point, rounding)
-    assert [type(op) for op in fused(model)[0]] == [QuantizeImage]
+    assert [type(op) for op in fused(model, never)[0]] == [QuantizeImage]
     np.testing.assert_array_equal(run(model, x, threads, machine), expected(model, x))
 
 
@@ -89,7 +95,7 @@ def test_what_others_read_too_is_written() -> None:
     (segment,) = model.segments
     assert isinstance(segment, BpuSegment)
     twice = replace(model, segments=(segment, BpuSegment("t", segment.instructions[1:])))
-    assert fused(twice)[0] == list(segment.instructions)
+    assert fused(twice, never)[0] == list(segment.instructions)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2, 2), (1, 5, 2, 2)])
@@ -97,4 +103,4 @@ def test_only_few_channels_are_interleaved(shape: tuple[int, int, int, int]) -> 
     model = image_model(shape, 1.0, 0, Rounding.HALF_EVEN_F32)
     (segment,) = model.segments
     assert isinstance(segment, BpuSegment)
-    assert fused(model)[0] == list(segment.instructions)
+    assert fused(model, never)[0] == list(segment.instructions)

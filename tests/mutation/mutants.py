@@ -202,7 +202,20 @@ BYTES = (
     _one(
         "the last tile of a row does not move back", "runtime/jit/quad_conv.py",
         "pixel = k.smin(k.b.mul(number, i64(columns)), i64(width - columns))", "pixel = k.b.mul(number, i64(columns))",
-        "tests/exact/test_conv.py",
+        "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "a convolution's result is not clamped before it is added", "runtime/jit/quad_finish.py",
+        "    a = e.smin(e.smax(a, const(a.type, what.lo)), const(a.type, what.hi))\n", "",
+        "tests/exact/test_added_conv.py",
+    ),
+    _one(
+        "the rounding term of a fused addition is lost", "runtime/jit/finish.py",
+        "rounding = 1 << (add.shift - 1) if add.shift > 0 else 0", "rounding = 0", "tests/exact/test_added_conv.py",
+    ),
+    _one(
+        "a fused addition may write over the image", "runtime/jit/fusion.py",
+        "and not _overlap(model.tensors[conv.inputs[0]], tensors[2])", "", "tests/exact/test_added_conv.py",
     ),
     _one(
         "the last step of an odd segment is dropped", "runtime/jit/quad_plan.py",

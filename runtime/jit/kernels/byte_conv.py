@@ -12,7 +12,8 @@ from ...isa import Conv2d, ConvTranspose2d, Scheme
 from ...program import Tensor
 from ...types import DType
 from ..convolve import Operands
-from ..finish import Finish, constant
+from ..finish import Finish, Sum, constant
+from ..fused import AddedConv2d
 from ..host import Dot, Host
 from ..offset import OFFSET, is_offset
 from ..quad_conv import QuadConvolution, convolve_quads, least_post_shift, pack_parameters, pack_quads
@@ -64,10 +65,7 @@ def pack_byte_window(
 ) -> Packed:
     """Start values and parameters, then the weights in panels. `quick`: see `is_quick`."""
     rows = [constant(constants, index, name) for index, name in parameter_names(op)]
-    if window.is_depthwise:
-        plan = depthwise_plan(window, host)
-    else:
-        plan = make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
+    plan = _plan(window, image, weight, host, quick=quick)
     turned = weight[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else weight
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     offset = OFFSET if host.dot is Dot.U8S8 else 0
@@ -81,6 +79,17 @@ def pack_byte_window(
     else:
         panels = pack_quads(turned, plan, group, segments_of(window))
     return Packed((parameters, panels), ByteVariant(plan, shifts))
+
+
+def packs(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bool) -> bool:
+    """True where results leave the registers by the fast finish."""
+    return _plan(window, image, weight, host, quick=quick).packed
+
+
+def _plan(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bool) -> QuadPlan:
+    if window.is_depthwise:
+        return depthwise_plan(window, host)
+    return make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
 
 
 def _wrapped(values: Array) -> Array:
@@ -98,7 +107,11 @@ def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, at: Opera
 
 
 def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:
-    """The finish of an instruction; `addend` is the fused operand."""
+    """The finish of an instruction; `addend` is the operand that is added, to accumulators or to results."""
+    if isinstance(op, AddedConv2d):
+        assert addend is not None
+        own = op.scheme, op.zero_point, op.clamp_min, op.clamp_max, DType.I8
+        return Finish(*own, sum=Sum.of(op.add, addend, out, left=op.left))
     if isinstance(op, Conv2d) and addend is not None:
         return Finish.of(op, out, addend, op.addend_zero_point)
     return Finish.of(op, out)
@@ -109,5 +122,5 @@ def parameter_names(op: AnyConv) -> list[tuple[int, str]]:
     own = [(3, "multiplier"), (4, "pre_shift"), (5, "post_shift")]
     added = [(7, "addend_multiplier"), (8, "addend_shift")]
     count = {Scheme.NONE: (0, 0), Scheme.FLOAT: (1, 1)}.get(op.scheme, (3, 2))
-    has_addend = isinstance(op, Conv2d) and op.inputs[6] >= 0
+    has_addend = isinstance(op, Conv2d) and op.inputs[7] >= 0
     return own[: count[0]] + (added[: count[1]] if has_addend else [])

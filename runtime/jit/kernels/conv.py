@@ -15,7 +15,8 @@ from ...program import Tensor
 from ...types import DType
 from ..convolve import Convolution, Operands, Plan, convolve, make_plan, pack_weight
 from ..dynamic import pack_panel
-from ..finish import addend_bound, constant, pack_bias, pack_parameters
+from ..finish import Sum, addend_bound, constant, pack_bias, pack_parameters
+from ..fused import AddedConv2d
 from ..host import Host
 from ..offset import is_offset
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
@@ -26,6 +27,7 @@ from .byte_conv import (
     finish_of,
     is_quick,
     pack_byte_window,
+    packs,
     parameter_names,
     takes_quads,
 )
@@ -34,20 +36,20 @@ Array = npt.NDArray[Any]
 AnyConv = Conv2d | ConvTranspose2d
 
 
-@packing(Conv2d)
+@packing(Conv2d, AddedConv2d)
 def pack_conv(
     op: Conv2d, ins: Sequence[Tensor | None], outs: Sequence[Tensor], constants: Constants, host: Host
 ) -> Packed:
     """Weights in panels, biases, and the parameters of the requantisation."""
     x, weight = operand(ins, 0), operand(ins, 1)
     extra: int | None = 0
-    if ins[6] is not None and op.scheme is not Scheme.FLOAT:  # in FLOAT the addend joins after the accumulator
+    if ins[7] is not None and op.scheme is not Scheme.FLOAT:  # in FLOAT the addend joins after the accumulator
         multiplier, shift = constant(constants, 7, "addend_multiplier"), constant(constants, 8, "addend_shift")
-        extra = addend_bound(op.addend_zero_point, ins[6].dtype, multiplier, shift)
+        extra = addend_bound(op.addend_zero_point, operand(ins, 6).dtype, multiplier, shift)
     return pack_window(op, conv_window(op, x, weight, outs[0]), weight, (x, outs[0]), constants, host, extra)
 
 
-@kernel(Conv2d)
+@kernel(Conv2d, AddedConv2d)
 def emit_conv(k: KernelBuilder, op: Conv2d, ins: Sequence[Tensor | None], outs: Sequence[Tensor]) -> None:
     """See `convolve.py`."""
     emit_window(k, op, conv_window(op, operand(ins, 0), operand(ins, 1), outs[0]), ins, outs[0])
@@ -60,6 +62,25 @@ def conv_window(op: Conv2d, x: Tensor, weight: Tensor, out: Tensor) -> Window:
         for i in range(2)
     )
     return Window(x.shape[0], x.shape[3], op.group, out.shape[3], rows, columns, op.pad_value)
+
+
+def can_add(
+    op: AddedConv2d, ins: Sequence[Tensor | None], outs: Sequence[Tensor], constants: Constants, host: Host
+) -> bool:
+    """True where the fast finish adds: see quad_finish."""
+    x, weight, beside = (operand(ins, i) for i in (0, 1, 6))
+    values = constants[1]
+    if (
+        values is None
+        or any(c is None for c in constants[3:6])
+        or Sum.of(op.add, beside, outs[0], left=op.left) is None
+    ):
+        return False
+    window, bias = conv_window(op, x, weight, outs[0]), constants[2]
+    if (op.inputs[2] >= 0 and bias is None) or not _fits_i32(window, x.dtype, weight, values, bias, 0):
+        return False
+    quick = is_quick(op, outs[0], constants, host)
+    return takes_quads(window, x, values.dtype, host, quick=quick) and packs(window, x, values, host, quick=quick)
 
 
 # ---- any window

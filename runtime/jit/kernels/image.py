@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from ...program import Tensor
 from ..emitter import F32, I8, I32, i64
-from ..fusion import QuantizeImage
+from ..fused import QuantizeImage
 from ..loops import coordinates, rows, span
 from ..offset import store_q
 from ..registry import KernelBuilder, Operands, kernel, operand
