@@ -35,6 +35,10 @@ class Host:
     x86: bool  # x86 instructions may be asked for by name
     dot: Dot = Dot.NONE
 
+    def has(self, feature: str) -> bool:
+        """True where LLVM was told by name that the CPU has this feature."""
+        return f"+{feature}" in self.features.split(",")
+
 
 @dataclass(frozen=True)
 class Isa:
