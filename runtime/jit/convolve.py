@@ -14,7 +14,7 @@ from .emitter import I16, I32, I64, PTR, Emitter, element, i64, size_of
 from .finish import Finish, finish
 from .host import Host
 from .registry import KernelBuilder
-from .tiles import TileShape, accumulate, choose_pixels, choose_shape, dot2, pack_panels, steps_of
+from .tiles import TileShape, accumulate, add_product, choose_pixels, choose_shape, dot2, pack_panels, steps_of
 from .window import Copy, Line, Window, copy_pixels, gather_rows, pixel_step
 
 SCRATCH_LIMIT = 1 << 28  # bytes; no real layer comes near
@@ -34,8 +34,9 @@ def make_plan(window: Window, host: Host, *, wide: bool, dynamic: bool) -> Plan:
     """Channel by channel where every group has one input channel and too few output channels to fill a vector."""
     few = window.outputs < window.channels * host.lanes
     if window.is_depthwise and few and not dynamic:
-        lanes = min(host.lanes, 1 << (window.outputs.bit_length() - 1))
-        shape = TileShape(window.outputs, lanes, 1, wide)
+        apart = not (host.x86 or wide)  # one load of bytes then fills four registers of products
+        lanes = min(host.lanes * (4 if apart else 1), 1 << (window.outputs.bit_length() - 1))
+        shape = TileShape(window.outputs, lanes, 1, wide, apart)
         return Plan(depthwise=True, dynamic=False, shape=shape)
     shape = choose_shape(window.outputs // window.group, host, wide=wide)
     return Plan(depthwise=False, dynamic=dynamic, shape=shape)
@@ -49,7 +50,8 @@ def pack_weight(weight: npt.NDArray[Any], window: Window, plan: Plan, host: Host
     words = np.moveaxis(weight.reshape(o, kh, kw).astype(np.int32), 0, -1)
     if _pairs_up(plan.shape, host):
         words &= 0xFFFF  # (weight, 0) against (x, its sign): one product per i32 lane
-    return np.ascontiguousarray(np.moveaxis(plan.shape.spread(words), 2, 0))
+    kind = np.int16 if plan.shape.apart else np.int32
+    return np.ascontiguousarray(np.moveaxis(plan.shape.spread(words), 2, 0), kind)
 
 
 def segments_of(window: Window, plan: Plan) -> int:
@@ -234,7 +236,7 @@ def _depthwise(k: KernelBuilder, c: Convolution, at: Operands) -> None:
     in_place = _reads_in_place(c, line)
     rows = None if in_place else k.scratch(limited(w.rows.kernel * row_bytes + 64))
     k.work(w.batch * w.rows.out, w.work * 8)
-    tile = min(w.columns.out, 8)
+    tile = min(w.columns.out, 8, max(1, 16 * k.host.lanes // shape.lanes))
     memory = k.scratch(shape.tile_bytes(tile))
     with k.loop(k.begin, k.end) as row:
         n, oh = k.b.sdiv(row, i64(w.rows.out)), k.b.srem(row, i64(w.rows.out))
@@ -264,7 +266,7 @@ def _depthwise_tile(
     (left, stride, copy), (memory, pixels) = source, tile
     pixel_bytes = copy.pixel * size_of(copy.to)
     taps = _depthwise_accumulate(k, c, copy.to, pixels, pixel_step(w) * pixel_bytes)
-    weight_bytes = w.rows.kernel * w.columns.kernel * shape.width * 4
+    weight_bytes = w.rows.kernel * w.columns.kernel * shape.width * (2 if shape.apart else 4)
     with k.loop(0, shape.chunks) as chunk:
         channel = k.smin(k.b.mul(chunk, i64(shape.width)), i64(shape.last))
         weight = k.at(at.weight, k.b.mul(chunk, i64(weight_bytes)))
@@ -294,7 +296,7 @@ def _reads_in_place(c: Convolution, line: Line) -> bool:
 
 
 def _pairs_up(shape: TileShape, host: Host) -> bool:
-    return not shape.wide and shape.lanes == host.lanes
+    return host.x86 and not shape.wide and shape.lanes == host.lanes
 
 
 def _depthwise_accumulate(e: Emitter, c: Convolution, x: ir.Type, pixels: int, step: int) -> ir.Function:
@@ -330,14 +332,17 @@ def _tap(
     """One kernel position for every pixel of the tile; state is (weight address, accumulators)."""
     weight, *acc = state
     pixels, step = tile
-    w = e.load(weight, 0, I32, shape.lanes)
+    narrow = I16 if shape.apart else I32
+    w = e.load(weight, 0, narrow, shape.lanes)
     after = []
     for p in range(pixels):
-        value = e.resize(e.load(e.at(base, p * step), 0, x, shape.lanes), I32)
-        if _pairs_up(shape, e.host):
+        value = e.resize(e.load(e.at(base, p * step), 0, x, shape.lanes), narrow)
+        if shape.apart:
+            after.append(add_product(e, acc[p], value, w))
+        elif _pairs_up(shape, e.host):
             pairs = ir.VectorType(I16, 2 * shape.lanes)
             after.append(dot2(e, acc[p], e.b.bitcast(value, pairs), e.b.bitcast(w, pairs)))
         else:
             product = e.b.mul(e.resize(value, shape.accumulator), e.resize(w, shape.accumulator))
             after.append(e.b.add(acc[p], product))
-    return [e.at(weight, shape.lanes * 4), *after]
+    return [e.at(weight, shape.lanes * size_of(narrow)), *after]

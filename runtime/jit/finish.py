@@ -11,11 +11,11 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from ..isa import Add, Requantizing, Scheme
-from ..numerics import I32_MAX
+from ..numerics import I16_MAX, I32_MAX
 from ..program import Tensor
 from ..types import DType
 from . import numerics
-from .emitter import F32, I16, I32, I64, PTR, Emitter, element, i64, lanes_of, scalar_of, vector
+from .emitter import F32, I8, I16, I32, I64, PTR, Emitter, const, element, i64, lanes_of, scalar_of, vector
 from .offset import OFFSET, is_offset
 from .registry import Constants
 from .tiles import TileShape
@@ -144,6 +144,9 @@ def finish(e: Emitter, shape: TileShape, what: Finish) -> ir.Function:
 
 
 def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
+    if _narrows(e, shape, what):
+        _emit_narrow_finish(e, shape, what)
+        return
     tile, pixels, parameters, out, addend, channel, stride = e.args
     rows = Rows(e, parameters, shape.vectors, shape.lanes)
     starts = [e.smin(e.b.add(channel, i64(v * shape.lanes)), i64(shape.last)) for v in range(shape.vectors)]
@@ -155,6 +158,48 @@ def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
             acc = e.load(tile, e.b.add(words, i64(v * shape.lanes)), shape.accumulator, shape.lanes)
             y = result_of(e, what, acc, rows.of(v), addend, at, shape.used)
             e.store_first(e.resize(y, element(what.out)), shape.used, out, at)
+
+
+def _narrows(e: Emitter, shape: TileShape, what: Finish) -> bool:
+    """True where AArch64's narrowing with saturation serves: bytes by form A, in whole vectors."""
+    able = not e.host.x86 and not shape.wide and shape.used == shape.lanes and shape.lanes % 4 == 0
+    return able and what.scheme is Scheme.FORM_A and what.out is DType.I8
+
+
+def _emit_narrow_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
+    """As above, all channels of a chunk together where they lie side by side; parameters stay in registers."""
+    tile, pixels, parameters, out, addend, channel, stride = e.args
+    together = shape.vectors in {1, 2, 4} and (shape.vectors == 1 or shape.columns % shape.width == 0)
+    lanes = shape.width if together else shape.lanes
+    rows = Rows(e, parameters, shape.width // lanes, lanes)
+    starts = [e.smin(e.b.add(channel, i64(v * lanes)), i64(shape.columns - lanes)) for v in range(rows.vectors)]
+    held = [[rows.load(row, v) for row in range(what.rows)] for v in range(rows.vectors)]
+    with e.loop(0, pixels) as pixel:
+        row, words = e.b.mul(pixel, stride), e.b.mul(pixel, i64(shape.width))
+        for v, start in enumerate(starts):
+            at = e.b.add(row, start)
+            acc = e.load(tile, e.b.add(words, i64(v * lanes)), I32, lanes)
+            if what.addend is not None:
+                q = e.load(addend, at, element(what.addend), lanes)
+                acc = e.b.add(acc, _addend_term(e, what, q, *held[v][3:], narrow=True))
+            e.store(_narrow_result(e, what, acc, *held[v][:3]), out, at)
+
+
+def _narrow_result(e: Emitter, what: Finish, acc: ir.Value, mult: ir.Value, pre: ir.Value, post: ir.Value) -> ir.Value:
+    """Form A to bytes, through words: each step that halves the width is one instruction, which saturates as well.
+
+    Exact: where the words saturate, the result is outside of bytes, with any zero point, and saturates again.
+    """
+    a = numerics.saturate(e, e.b.ashr(acc, pre), -I16_MAX - 1, I16_MAX)
+    y = _narrowed(e, e.b.ashr(e.b.mul(a, mult), post), I16)
+    if what.zero_point:
+        y = e.overloaded("llvm.sadd.sat", y, const(y.type, what.zero_point))
+    return numerics.saturate(e, _narrowed(e, y, I8), what.lo, what.hi)
+
+
+def _narrowed(e: Emitter, x: ir.Value, scalar: ir.IntType) -> ir.Value:
+    half = 1 << (scalar.width - 1)
+    return e.resize(numerics.saturate(e, x, -half, half - 1), scalar)
 
 
 @dataclass(frozen=True)
@@ -185,19 +230,22 @@ def result_of(
     lanes = lanes_of(acc)
     if what.addend is not None:
         q = e.load_first(addend, at, element(what.addend), lanes, used)
-        if not what.addend.is_signed:
-            q = e.resize(q, I32, signed=False)
         if what.scheme is Scheme.FLOAT:
-            return _float_sum(e, what, acc, row, q)
-        narrow = scalar_of(acc) == I32
-        term = numerics.addend_to_accumulator(e, q, what.addend_zero_point, row(3), row(4), narrow=narrow)
-        acc = e.b.add(acc, term)
+            return _float_sum(e, what, acc, row, e.resize(q, I32, signed=what.addend.is_signed))
+        acc = e.b.add(acc, _addend_term(e, what, q, row(3), row(4), narrow=scalar_of(acc) == I32))
     mult = pre = post = None
     if what.scheme is Scheme.FLOAT:
         mult = row(0, F32)
     elif what.scheme is not Scheme.NONE:
         mult, pre, post = row(0), row(1), row(2)
     return numerics.requantize(e, acc, what.scheme, mult, pre, post, what.zero_point, what.lo, what.hi)
+
+
+def _addend_term(e: Emitter, what: Finish, q: ir.Value, mult: ir.Value, shift: ir.Value, *, narrow: bool) -> ir.Value:
+    assert what.addend is not None
+    if not what.addend.is_signed:
+        q = e.resize(q, I32, signed=False)
+    return numerics.addend_to_accumulator(e, q, what.addend_zero_point, mult, shift, narrow=narrow)
 
 
 def _float_sum(e: Emitter, what: Finish, acc: ir.Value, row: LoadRow, q: ir.Value) -> ir.Value:

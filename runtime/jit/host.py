@@ -1,10 +1,17 @@
-"""What the JIT knows of the machine it runs on, and LLVM's one-time initialisation."""
+"""What the JIT knows of the machine it runs on, and LLVM's one-time initialisation.
+
+Code can be made for other machines, too: `for_isa` describes one, `assembly.assemble` writes its object file, once LLVM
+has been given all its targets (`llvmlite.binding.initialize_all_targets` and `initialize_all_asmprinters`).
+`tests/exact/test_aarch64.py` does so, and runs what comes out under an emulator.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import functools
 import os
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -13,6 +20,7 @@ import llvmlite.binding as llvm
 from ..errors import UnknownIsa
 
 _lock = threading.Lock()
+_AARCH64 = ("aarch64-", "arm64-", "arm64e-")  # how triples begin; big-endian ones are others
 
 
 class Dot(enum.IntEnum):
@@ -38,6 +46,11 @@ class Host:
     def has(self, feature: str) -> bool:
         """True where LLVM was told by name that the CPU has this feature."""
         return f"+{feature}" in self.features.split(",")
+
+    @property
+    def aarch64(self) -> bool:
+        """AArch64 instructions may be asked for by name: all that its baseline has."""
+        return self.triple.startswith(_AARCH64)
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,7 @@ def host() -> Host:
 @functools.cache
 def _host(wanted: str) -> Host:
     able = runnable()
-    triple, enabled = llvm.get_process_triple(), llvm.get_host_cpu_features()
+    triple, features = llvm.get_process_triple(), ",".join(f"{'-+'[on]}{f}" for f, on in sorted(_enabled().items()))
     if wanted:
         chosen = next((i for i in able if i.name == wanted), None)
         if chosen is None:
@@ -87,11 +100,10 @@ def _host(wanted: str) -> Host:
             raise UnknownIsa(msg)
         return for_isa(chosen, triple)
     if not able:  # another architecture: what LLVM makes of plain vectors
-        return Host(triple, llvm.get_host_cpu_name(), enabled.flatten(), 4, 16, x86=False)
+        return Host(triple, llvm.get_host_cpu_name(), features, 4, 16, x86=False)
     best = able[0]
-    return Host(
-        triple, llvm.get_host_cpu_name(), enabled.flatten(), best.lanes, best.registers, best.arch == "x86_64", best.dot
-    )
+    cpu = llvm.get_host_cpu_name()
+    return Host(triple, cpu, features, best.lanes, best.registers, best.arch == "x86_64", best.dot)
 
 
 def runnable() -> list[Isa]:
@@ -99,9 +111,37 @@ def runnable() -> list[Isa]:
     with _lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        triple, enabled = llvm.get_process_triple(), llvm.get_host_cpu_features()
-    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
+    enabled, arch = _enabled(), _architecture(llvm.get_process_triple())
     return [i for i in ISAS if i.arch == arch and all(enabled.get(f) for f in i.needs)]
+
+
+def _architecture(triple: str) -> str:
+    """The name that ISAS has for a triple's architecture."""
+    first = triple.split("-", maxsplit=1)[0]
+    return {"amd64": "x86_64", "arm64": "aarch64", "arm64e": "aarch64"}.get(first, first)
+
+
+def _enabled() -> dict[str, bool]:
+    """This CPU's features by LLVM's names. Of AArch64's dot products LLVM 22 does not tell; the system does."""
+    found = dict(llvm.get_host_cpu_features())
+    if _architecture(llvm.get_process_triple()) == "aarch64":
+        found["dotprod"] = found.get("dotprod", False) or _arm_has_dot_products()
+    return found
+
+
+def _arm_has_dot_products() -> bool:
+    try:
+        if sys.platform == "win32":
+            return bool(ctypes.windll.kernel32.IsProcessorFeaturePresent(43))  # PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE
+        libc = ctypes.CDLL(None)
+        if sys.platform == "darwin":
+            value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+            name = b"hw.optional.arm.FEAT_DotProd"
+            return not libc.sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, 0) and bool(value.value)
+        libc.getauxval.argtypes, libc.getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
+        return bool(libc.getauxval(16) >> 20 & 1)  # AT_HWCAP, HWCAP_ASIMDDP
+    except (AttributeError, OSError):  # a system without such a call
+        return False
 
 
 def for_isa(isa: Isa, triple: str) -> Host:

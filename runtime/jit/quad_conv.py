@@ -49,14 +49,22 @@ def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows:
         return np.ascontiguousarray(np.stack([first, *(_by_chunk(r, plan) for r in per_channel)], axis=2))
     mult, pre, post = per_channel[:3]
     post = np.where(mult == 0, 22, post) - 16  # nothing times anything stays nothing
-    left = post if host.lanes == 16 else 1 << (16 - post)  # see quad_finish._scaled
-    words = np.concatenate([_by_word(mult, plan), _by_word(left, plan)], axis=2)
+    words = np.concatenate([_by_word(mult, plan), _by_word(_remaining(post, host), plan)], axis=2)
     added = [_by_chunk(r, plan) for r in per_channel[3:]]
     return np.ascontiguousarray(np.stack([first, _by_chunk(pre, plan), words, *added], axis=2))
 
 
+def _remaining(post: Array, host: Host) -> Array:
+    """What is left to do behind the product's upper half, given post shift − 16: see `quad_finish._scaled`."""
+    if not host.x86:
+        return np.minimum(post + 1, 15)  # of 16 bits, 15 and 16 leave the sign alone
+    return post if host.lanes == 16 else 1 << (16 - post)
+
+
 def least_post_shift(host: Host) -> int:
     """The smallest post shift that the fast finish can do: see quad_finish."""
+    if not host.x86:
+        return 15
     return 16 if host.lanes == 16 else 18
 
 

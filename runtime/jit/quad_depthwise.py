@@ -35,13 +35,14 @@ VECTORS = 4
 
 
 def takes_depthwise(window: Window, host: Host, *, fast: bool, offset: bool) -> bool:
-    """True where this way serves: results by the fast finish, an image stored as q + 128, a channel in, one out."""
+    """True where this way serves: results by the fast finish, bytes as the dot product wants them, one channel each."""
     plain = window.outputs == window.channels == window.group and window.zero_point == 0
     stuffed = window.rows.stuffing > 1 or window.columns.stuffing > 1
-    wide = window.channels >= VECTORS * 8
+    wide = window.channels >= VECTORS * min(8, host.lanes)
     reach = (window.columns.kernel - 1) * window.columns.dilation + 1
     small = window.rows.kernel <= MOST_ROWS and reach <= MOST_COLUMNS and window.columns.stride <= MOST_COLUMNS
-    return fast and offset and plain and not stuffed and wide and small and host.dot is Dot.U8S8 and host.lanes >= 8
+    able = host.lanes >= 8 if host.dot is Dot.U8S8 else host.dot is Dot.S8S8
+    return able and fast and offset == (host.dot is Dot.U8S8) and plain and not stuffed and wide and small
 
 
 def depthwise_plan(window: Window, host: Host) -> QuadPlan:
@@ -90,7 +91,7 @@ def convolve_depthwise(
     cuts = min(plan.chunks, max(1, FEW_ITEMS // (w.batch * w.rows.out)))
     k.work(w.batch * w.rows.out * cuts, w.work * 8)
     with k.when(k.b.icmp_signed("<", k.begin, k.end)):
-        fill = const(I8, signed_byte(w.fill + OFFSET))
+        fill = const(I8, _stored(k, w))
         span(k, 0, row_bytes, 4 * plan.lanes, lambda i, n: k.store(k.splat(fill, n), filling, i))
     with k.loop(k.begin, k.end) as item:
         row, cut = k.b.sdiv(item, i64(cuts)), k.b.srem(item, i64(cuts))
@@ -104,7 +105,7 @@ def convolve_depthwise(
             weight = k.at(at.weight, k.b.mul(block, i64(w.columns.kernel * -(-w.rows.kernel // 4) * plan.width * 4)))
             size = rows_of_parameters(finish, packed=True) * plan.width * 4
             parameters = k.at(at.parameters, k.b.mul(block, i64(size)))
-            for start, stop, tile in _tiles(w, plan, finish, shifts=shifts):
+            for start, stop, tile in _tiles(k, w, plan, finish, shifts=shifts):
                 function = _function(k, tile)
                 step = plan.tile_columns
 
@@ -115,6 +116,11 @@ def convolve_depthwise(
                     element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.channels)), channel)
                     extra = k.at(at.out, element) if finish.beside is None else k.at(at.addend, element)
                     k.call(function, table, source, weight, parameters, k.at(at.out, element), extra)
+
+
+def _stored(e: Emitter, w: Window) -> int:
+    """The byte of what stands beside the image."""
+    return signed_byte(w.fill + OFFSET) if e.host.dot is Dot.U8S8 else w.fill
 
 
 def _store_rows(
@@ -131,7 +137,9 @@ def _store_rows(
         k.store(address, table, tap)
 
 
-def _tiles(w: Window, plan: QuadPlan, finish: Finish, *, shifts: bool) -> list[tuple[int, int, _Tile]]:
+def _tiles(
+    k: KernelBuilder, w: Window, plan: QuadPlan, finish: Finish, *, shifts: bool
+) -> list[tuple[int, int, _Tile]]:
     """(start, stop, tile): runs of tiles of one kind, over all output columns; the last one overlaps its neighbour."""
     axis, columns = w.columns, plan.tile_columns
     starts = [*range(0, axis.out - columns + 1, columns)]
@@ -143,7 +151,7 @@ def _tiles(w: Window, plan: QuadPlan, finish: Finish, *, shifts: bool) -> list[t
         reach = (columns - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
         low, high = min(reach, max(0, -left)), max(0, min(reach, axis.size - left))
         tile = _Tile(
-            columns, axis, w.rows.kernel, w.channels, plan.lanes, low, max(low, high), w.fill, shifts, finish
+            columns, axis, w.rows.kernel, w.channels, plan.lanes, low, max(low, high), _stored(k, w), shifts, finish
         )  # fmt: skip
         if found and found[-1][2] == tile and found[-1][1] == start:
             found[-1] = (found[-1][0], start + columns, tile)
@@ -196,7 +204,7 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     """Up to four rows of one input column: for each vector of channels, four bytes per channel."""
     count = 4 * tile.lanes
     if not tile.low <= column < tile.high:
-        return [const(ir.VectorType(I8, count), signed_byte(tile.fill + OFFSET))] * VECTORS
+        return [const(ir.VectorType(I8, count), tile.fill)] * VECTORS
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
     zero = ir.Constant(ir.VectorType(I8, count), None)
     loaded += [zero] * (4 - len(loaded))

@@ -3,6 +3,10 @@
 The fast way packs accumulators with saturation to i16 (which is the sat16 of the rule), multiplies high
 (floor(x · m / 2^16)), shifts by what is left of the post shift, adds the zero point, packs with saturation to bytes,
 and clamps. It is exact: floor(floor(a / 2^16) / 2^k) = floor(a / 2^(16+k)), and nothing between can overflow.
+
+AArch64's instruction gives floor(2 · x · m / 2^16) instead, with saturation, which only −2^15 · −2^15 meets: such a
+multiplier is left to the other way (`byte_conv.is_quick`). A shift of 0 may then be left, and the zero point is added
+with saturation, which the bytes would do anyway.
 """
 
 from __future__ import annotations
@@ -92,12 +96,17 @@ def _to_words(e: Emitter, rows: Rows, acc: Sequence[ir.Value], pre: Sequence[ir.
     if pre is not None:
         acc = [e.b.ashr(a, s) for a, s in zip(acc, pre, strict=True)]
     lanes = rows.lanes
+    if not e.host.x86:
+        return [_narrowed(e, acc[i], acc[i + 1], I16) for i in range(0, len(acc), 2)]
     words = ir.VectorType(I16, 2 * lanes)
     return [e.intrinsic(_PACK_WORDS[lanes], words, acc[i], acc[i + 1]) for i in range(0, len(acc), 2)]
 
 
 def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.Value) -> ir.Value:
     """(words · mult) >> (16 + post), plus the zero point; without word shifts, a second time multiplied high."""
+    if not e.host.x86:
+        y = e.b.ashr(e.intrinsic("llvm.aarch64.neon.sqdmulh.v8i16", words.type, words, mult), post)
+        return y if what.zero_point == 0 else e.overloaded("llvm.sadd.sat", y, const(y.type, what.zero_point))
     high = _MULTIPLY_HIGH[lanes_of(words) // 2]
     y = e.intrinsic(high, words.type, words, mult)
     y = e.b.ashr(y, post) if e.host.lanes == 16 else e.intrinsic(high, y.type, y, post)
@@ -106,6 +115,8 @@ def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.
 
 def _unpacked(e: Emitter, bytes_: ir.Value, what: Sum) -> list[ir.Value]:
     """The two vectors of words that packing to bytes would make `bytes_` of."""
+    if not e.host.x86:
+        return [e.resize(half, I16, signed=what.beside.is_signed) for half in _halves(e, bytes_)]
     zero = ir.Constant(bytes_.type, None)
     words = ir.VectorType(I16, lanes_of(bytes_) // 2)
     if not what.beside.is_signed:
@@ -121,12 +132,27 @@ def _summed(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
     a = e.smin(e.smax(a, const(a.type, what.lo)), const(a.type, what.hi))
     words = lanes_of(a)
     halves = ir.VectorType(I32, words // 2)
+    if not e.host.x86:
+        low, high = (_weighed(e, s, x, y) for x, y in zip(_halves(e, a), _halves(e, b), strict=True))
+        return _narrowed(e, low, high, I16)
     factors = e.b.bitcast(const(halves, _signed((s.own & 0xFFFF) | (s.other & 0xFFFF) << 16)), a.type)
     sums = []
     for pairs in interleave(e, a, b):
         total = e.intrinsic(_MULTIPLY_PAIRS[words // 2], halves, pairs, factors)
         sums.append(e.b.ashr(e.b.add(total, const(halves, s.constant)), const(halves, s.shift)))
     return e.intrinsic(_PACK_WORDS[words // 2], a.type, *sums)
+
+
+def _weighed(e: Emitter, s: Sum, a: ir.Value, b: ir.Value) -> ir.Value:
+    """AArch64: words to i32 sums; a product by a constant word widens."""
+    x, y = (e.b.mul(e.resize(v, I32), const(I32, by, lanes_of(v))) for v, by in ((a, s.own), (b, s.other)))
+    total = e.b.add(e.b.add(x, y), const(x.type, s.constant))
+    return e.b.ashr(total, const(x.type, s.shift))
+
+
+def _halves(e: Emitter, x: ir.Value) -> list[ir.Value]:
+    half = lanes_of(x) // 2
+    return [e.b.shuffle_vector(x, x, _mask(range(first, first + half))) for first in (0, half)]
 
 
 def _signed(word: int) -> int:
@@ -140,7 +166,10 @@ def _to_bytes(e: Emitter, what: Finish | Sum, a: ir.Value, b: ir.Value) -> ir.Va
     lo, hi = what.lo - up, what.hi - up
     signed = what.out is DType.I8 or (late and lo < 0)
     count = lanes_of(a)
-    y = e.intrinsic(_PACK_BYTES[count // 2, signed], ir.VectorType(I8, 2 * count), a, b)
+    if e.host.x86:
+        y = e.intrinsic(_PACK_BYTES[count // 2, signed], ir.VectorType(I8, 2 * count), a, b)
+    else:
+        y = _narrowed(e, a, b, I8)
     kind = "s" if signed else "u"
     least, most = (DType.I8 if signed else DType.U8).limits
     if lo > least:
@@ -153,6 +182,14 @@ def _to_bytes(e: Emitter, what: Finish | Sum, a: ir.Value, b: ir.Value) -> ir.Va
 def _adds_late(what: Finish) -> bool:
     """True where the zero point is added to bytes: q to q + 128 is a flip of the top bit, once per 64 results."""
     return what.out is DType.U8 and what.zero_point == OFFSET
+
+
+def _narrowed(e: Emitter, a: ir.Value, b: ir.Value, scalar: ir.IntType) -> ir.Value:
+    """AArch64: both vectors saturated to lanes of half the width, one behind the other."""
+    count = lanes_of(a)
+    half = ir.VectorType(scalar, count)
+    low, high = (e.intrinsic(f"llvm.aarch64.neon.sqxtn.v{count}i{scalar.width}", half, x) for x in (a, b))
+    return e.b.shuffle_vector(low, high, _mask(range(2 * count)))
 
 
 def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:

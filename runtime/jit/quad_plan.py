@@ -112,12 +112,14 @@ def make_quad_plan(window: Window, host: Host, weights: int, *, fast: bool, offs
 
 
 def _packs(host: Host, outputs: int, vectors: int) -> bool:
-    return host.x86 and host.lanes >= 8 and vectors in {2, 4} and outputs >= vectors * host.lanes
+    able = (host.x86 and host.lanes >= 8) or host.dot is Dot.S8S8
+    return able and vectors in {2, 4} and outputs >= vectors * host.lanes
 
 
 def _fits(host: Host, outputs: int, size: tuple[int, int], vectors: int, rows: int, columns: int) -> bool:
     pixels = rows * columns
-    registers = vectors * pixels + vectors + 1 <= host.registers
+    left = pixels + 1 if host.dot is Dot.S8S8 else 1  # a register per pixel, or one for all: quad_tile.py
+    registers = vectors * pixels + vectors + left <= host.registers
     wanted = vectors <= max(1, -(-outputs // host.lanes)) and rows <= size[0] and columns <= size[1]
     return registers and wanted and (rows == 1 or columns == size[1])  # two rows only where one is short
 
@@ -141,10 +143,11 @@ def _cost(host: Host, shape: _Shape, vectors: int, rows: int, columns: int) -> f
     pixels = rows * columns
     chunks = -(-shape.outputs // (vectors * host.lanes))
     tiles = -(-shape.width // columns) * chunks
+    each = 0.25 if host.dot is Dot.S8S8 else 1  # loads of one pixel: quad_tile.py
     finish = 0.8 if shape.fast and _packs(host, shape.outputs, vectors) else 2.0  # per pixel and vector
 
     def tile(count: int) -> float:
-        step = max(count * vectors / 2, (count + vectors) / 2 + 0.5, 4.5) + 0.6
+        step = max(count * vectors / 2, (each * count + vectors) / 2 + 0.5, 4.5) + 0.6
         return shape.steps * step + 12 + finish * count * vectors
 
     return tiles * (shape.height // rows * tile(pixels) + (shape.height % rows) * tile(columns))

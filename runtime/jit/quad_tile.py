@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from .emitter import I8, I32, I64, PTR, Emitter, lanes_of
+from .emitter import I8, I32, I64, PTR, Body, Emitter, lanes_of
 from .finish import Finish, Rows
 from .host import Dot
 from .quad_finish import finish_packed, finish_vector, parameter_rows
@@ -60,6 +60,7 @@ def _emit(e: Emitter, tile: Tile) -> None:
     own = Rows(e, parameters, tile.vectors, tile.lanes)
     first = [own.load(0, n) for n in range(tile.vectors)]
     pixels = tile.pixels
+    by_lane = e.host.dot is Dot.S8S8
 
     def step(_: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
         at, weights, *acc = state
@@ -80,7 +81,10 @@ def _emit(e: Emitter, tile: Tile) -> None:
         base = e.at(left, e.b.mul(row, row_bytes))
 
         def per_segment(s: ir.Value, inner: list[ir.Value]) -> list[ir.Value]:
-            _, *after = e.fold(0, steps, [e.at(base, e.b.mul(s, segment_bytes)), *inner], step, nonempty=True)
+            state = [e.at(base, e.b.mul(s, segment_bytes)), *inner]
+            if by_lane:
+                return _steps_by_lane(e, tile, steps, state)
+            _, *after = e.fold(0, steps, state, step, nonempty=True)
             return after
 
         return e.fold(0, segments, state, per_segment, nonempty=True)
@@ -97,6 +101,43 @@ def _emit(e: Emitter, tile: Tile) -> None:
             finish_vector(
                 e, tile.finish, own, value, (n, tile.used), (out, addend, e.b.add(at[n], ir.Constant(I64, place)))
             )
+
+
+def _steps_by_lane(e: Emitter, tile: Tile, steps: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
+    """`steps` steps, four at a time, then two, then one; returns the state without the left address.
+
+    AArch64's dot product multiplies by one 32-bit lane of a register, so that one load of 16 bytes serves four steps of
+    a pixel. A load that fills all lanes with 4 bytes takes a slot of the vector unit besides.
+    """
+    size = 4 * tile.lanes
+
+    def several(count: int) -> Body:
+        def body(_: ir.Value, now: list[ir.Value]) -> list[ir.Value]:
+            at, weights, *acc = now
+            left = [e.load(e.at(at, offset), 0, I32, count) for offset, _out in tile.pixels]
+            for lane in range(count):
+                right = [e.load(weights, (lane * tile.vectors + n) * size, I8, size) for n in range(tile.vectors)]
+                for p, x in enumerate(left):
+                    quads = e.b.bitcast(_in_all_lanes(e, x, lane), ir.VectorType(I8, size))
+                    for n, w in enumerate(right):
+                        i = p * tile.vectors + n
+                        acc[i] = dot4(e, acc[i], w, quads)
+            return [e.at(at, 4 * count), e.at(weights, count * size * tile.vectors), *acc]
+
+        return body
+
+    one, two = ir.Constant(I64, 1), ir.Constant(I64, 2)
+    state = e.fold(0, e.b.lshr(steps, two), state, several(4))
+    state = e.fold(0, e.b.and_(e.b.lshr(steps, one), one), state, several(2))
+    _, *after = e.fold(0, e.b.and_(steps, one), state, several(1))
+    return after
+
+
+def _in_all_lanes(e: Emitter, x: ir.Value, lane: int) -> ir.Value:
+    """One lane of two or four in all four; a scalar in all four."""
+    if lanes_of(x) == 1:
+        return e.splat(x, 4)
+    return e.b.shuffle_vector(x, x, ir.Constant(ir.VectorType(I32, 4), [lane] * 4))
 
 
 def dot4(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:

@@ -8,6 +8,7 @@ moves back and overlaps its neighbour: both compute the same values, and storing
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from .emitter import I16, I32, I64, PTR, Emitter, i64
+from .emitter import I16, I32, I64, PTR, Body, Emitter, i64
 from .host import Host
 
 _WIDE_PIXELS = 4  # a wide accumulator takes two registers per vector
@@ -57,6 +58,7 @@ class TileShape(ChannelCut):
     """A cut, and the accumulators' type."""
 
     wide: bool  # i64 accumulators, for sums that may leave i32 (D3)
+    apart: bool = False  # weights of a step: all first elements of a vector, then all second ones, not in pairs
 
     @property
     def accumulator(self) -> ir.IntType:
@@ -79,14 +81,17 @@ def choose_shape(columns: int, host: Host, *, wide: bool) -> TileShape:
     blocks = -(-columns // host.lanes)
     most = 1 if wide else min(blocks, 4 if host.registers == 32 else 2)
     vectors = min(range(1, most + 1), key=lambda v: (-(-blocks // v) * (v + 0.2), -v))
-    return TileShape(columns, host.lanes, vectors, wide)
+    return TileShape(columns, host.lanes, vectors, wide, apart=not (host.x86 or wide))
 
 
 def choose_pixels(pixels: int, shape: TileShape, host: Host) -> int:
     """Pixels per tile for a row of `pixels`: few wasted, many per load of a panel, all accumulators in registers."""
     if shape.wide:
         return min(pixels, _WIDE_PIXELS)
-    most = min(14, (host.registers - 4 - shape.vectors) // shape.vectors, pixels)
+    if shape.apart:  # a register per pixel besides: see _steps_by_lane
+        most = min(14, (host.registers - 2 - shape.vectors) // (shape.vectors + 1), pixels)
+    else:
+        most = min(14, (host.registers - 4 - shape.vectors) // shape.vectors, pixels)
 
     def cost(t: int) -> float:  # per step of the inner loop, in instructions
         return math.ceil(pixels / t) * (t * shape.vectors + 0.5 * (t + shape.vectors) + 1.5)
@@ -96,6 +101,8 @@ def choose_pixels(pixels: int, shape: TileShape, host: Host) -> int:
 
 def pack_panels(weight: npt.NDArray[Any], shape: TileShape, group: int, segments: int) -> npt.NDArray[Any]:
     """Weights [O, KH, KW, C] as panels [group, chunks, KH, segments, steps, width(, 2)], in `accumulate`'s order.
+
+    Where pairs lie apart, they are [vectors, 2, lanes] instead of [width, 2].
 
     A segment is what lies side by side in the left matrix: KW·C elements where `segments` is 1, C where it is KW.
     A step is a pair of elements, i16, the odd one filled up with 0; in wide mode one element, i32.
@@ -109,6 +116,9 @@ def pack_panels(weight: npt.NDArray[Any], shape: TileShape, group: int, segments
     if panels.shape[4] % 2:
         panels = np.concatenate([panels, np.zeros_like(panels[:, :, :, :, :1])], axis=4)
     pairs = panels.reshape(*panels.shape[:4], -1, 2, shape.width)
+    if shape.apart:
+        halves = pairs.reshape(*pairs.shape[:6], shape.vectors, shape.lanes)
+        return np.ascontiguousarray(np.moveaxis(halves, 5, 6), np.int16)
     return np.ascontiguousarray(np.moveaxis(pairs, 5, 6), np.int16)
 
 
@@ -136,6 +146,8 @@ def _emit_accumulate(e: Emitter, shape: TileShape, pixels: int, step: int) -> No
         return _step(e, shape, pixels, step, state)
 
     def segment(start: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
+        if shape.apart:
+            return _steps_by_lane(e, shape, (pixels, step), steps, [start, *state])
         _, *after = e.fold(0, steps, [start, *state], inner, nonempty=True)
         return after
 
@@ -178,17 +190,51 @@ _PAIRWISE = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4:
 
 
 def dot2(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    """acc[i] + x[2i]·y[2i] + x[2i+1]·y[2i+1], modulo 2^32, for i16 vectors of twice acc's lanes.
+    """x86: acc[i] + x[2i]·y[2i] + x[2i+1]·y[2i+1], modulo 2^32, for i16 vectors of twice acc's lanes.
 
-    One vpdpwssd with VNNI, vpmaddwd and vpaddd on other x86, widening multiplies elsewhere.
+    One vpdpwssd with VNNI, vpmaddwd and vpaddd on others.
     """
-    lanes = acc.type.count
-    if e.host.x86 and lanes == e.host.lanes:
-        return e.b.add(acc, e.intrinsic(_PAIRWISE[lanes], acc.type, x, y))
-    wide = ir.VectorType(I32, 2 * lanes)
-    product = e.b.mul(e.b.sext(x, wide), e.b.sext(y, wide))
-    even, odd = (e.b.shuffle_vector(product, product, const_lanes(range(i, 2 * lanes, 2))) for i in (0, 1))
-    return e.b.add(acc, e.b.add(even, odd))
+    return e.b.add(acc, e.intrinsic(_PAIRWISE[acc.type.count], acc.type, x, y))
+
+
+def _steps_by_lane(
+    e: Emitter, shape: TileShape, tile: tuple[int, int], steps: ir.Value, state: list[ir.Value]
+) -> list[ir.Value]:
+    """`steps` steps, four at a time, then one by one, of a `tile` (pixels, bytes from one to the next).
+
+    For AArch64's smlal, which multiplies half a vector by one lane and widens: one load of 16 bytes serves four steps
+    of a pixel. Returns the state without the left address.
+    """
+    pixels, apart = tile
+    size, vectors = shape.lanes * 4, shape.vectors
+
+    def several(count: int) -> Body:
+        def body(_: ir.Value, now: list[ir.Value]) -> list[ir.Value]:
+            at, panel, *acc = now
+            left = [e.load(e.at(at, p * apart), 0, I16, 2 * count) for p in range(pixels)]
+            for k in range(count):
+                right = [e.load(e.at(panel, (k * vectors + v) * size), 0, I16, 2 * shape.lanes) for v in range(vectors)]
+                for p, v, half in itertools.product(range(pixels), range(vectors), (0, 1)):
+                    x = e.b.shuffle_vector(left[p], left[p], const_lanes([2 * k + half] * shape.lanes))
+                    i = p * vectors + v
+                    acc[i] = add_product(e, acc[i], x, part_of(e, right[v], half, shape.lanes))
+            return [e.at(at, 4 * count), e.at(panel, count * size * vectors), *acc]
+
+        return body
+
+    state = e.fold(0, e.b.lshr(steps, i64(2)), state, several(4))
+    _, *after = e.fold(0, e.b.and_(steps, i64(3)), state, several(1))
+    return after
+
+
+def part_of(e: Emitter, x: ir.Value, number: int, lanes: int) -> ir.Value:
+    """Lanes [number · lanes, (number + 1) · lanes) of a vector."""
+    return e.b.shuffle_vector(x, x, const_lanes(range(number * lanes, (number + 1) * lanes)))
+
+
+def add_product(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    """acc + x · y in i32, modulo 2^32, of i16 lanes: one smlal on AArch64."""
+    return e.b.add(acc, e.b.mul(e.b.sext(x, acc.type), e.b.sext(y, acc.type)))
 
 
 def const_lanes(indices: Sequence[int] | range) -> ir.Constant:

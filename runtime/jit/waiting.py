@@ -21,7 +21,7 @@ def pause(e: Emitter, spins: ir.Value) -> None:
     """Emit one step of a waiting loop; `spins` (i64) counts them."""
     if e.host.x86:
         e.intrinsic("llvm.x86.sse2.pause", ir.VoidType())
-    elif e.host.triple.startswith(("aarch64", "arm64")):
+    elif e.host.aarch64:
         e.intrinsic("llvm.aarch64.hint", ir.VoidType(), const(I32, 1))
     if define_yield():  # a platform without such a call keeps spinning, which is right if slow
         late = e.b.icmp_unsigned("==", e.b.and_(spins, i64(_PAUSES - 1)), i64(_PAUSES - 1))

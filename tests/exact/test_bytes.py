@@ -6,6 +6,7 @@ depthwise kernel are in use. Every case also runs among others, so that tensors 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,26 @@ def test_transposed(
     )  # fmt: skip
     operands = [rng.integers(-128, 128, (1, h, w, channels)).astype(np.int8), weight, bias, *parameters]
     run_both(op, operands, [(out, DType.I8)], machine=machine)
+
+
+@machines
+def test_ends_of_multipliers_shifts_and_accumulators(machine: Host) -> None:
+    """One output channel for each combination; words saturate, and products reach 2^30."""
+    rng = np.random.default_rng(0)
+    x, few = rng.choice(np.array([-128, -1, 0, 1, 127], np.int8), (1, 2, 5, 4)), [15, 16, 17, 24, 31]
+    for multipliers, least, zero_point in itertools.product(
+        [[-32767, -1, 0, 1, 32767], [-32768, 5]], [15, 18], [0, 90]
+    ):
+        posts = [p for p in few if p >= least] + [least]
+        biases = [-(1 << 31) + 65024, -32769, -32768, 0, 32767, 32768, (1 << 31) - 65025]
+        grid = np.array(list(itertools.product(multipliers, posts, [0, 0, 9], biases)))
+        weight = rng.integers(-127, 128, (len(grid), 1, 1, 4)).astype(np.int8)
+        op = Conv2d(
+            inputs=(), outputs=(), scheme=Scheme.FORM_A, zero_point=zero_point, clamp_min=-128, clamp_max=127
+        )  # fmt: skip
+        parameters = [grid[:, 0].astype(np.int16), grid[:, 2].astype(np.int8), grid[:, 1].astype(np.int8)]
+        operands = [x, weight, grid[:, 3].astype(np.int32), *parameters, None, None, None]
+        run_both(op, operands, [((1, 2, 5, len(grid)), DType.I8)], machine=machine)
 
 
 ABLE = [m for m in MACHINES.values() if m.dot is Dot.U8S8]

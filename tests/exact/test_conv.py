@@ -141,6 +141,18 @@ def fixed(channels: int, multiplier: int = 1 << 14, pre: int = 0, post: int = 14
     ]
 
 
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("group", [1, 2])
+def test_chunks_that_channels_do_not_fill(machine: Host, group: int) -> None:
+    rng = np.random.default_rng(0)
+    for filters in (14, 28, 30, 44, 62):
+        x = rng.integers(-128, 128, (1, 3, 5, 6 * group)).astype(np.int8)
+        weight = rng.integers(-128, 128, (filters * group, 1, 3, 6)).astype(np.int8)
+        params = fixed(filters * group, 20000, 2, 16)
+        limits = {"clamp_min": -128, "clamp_max": 127, "group": group}
+        conv(x, weight, DType.I8, params, scheme=Scheme.FORM_A, pads=(0, 1, 0, 1), machine=machine, **limits)
+
+
 @pytest.mark.parametrize("scheme", [Scheme.FORM_A, Scheme.FORM_B])
 @pytest.mark.parametrize("multiplier", [-32768, -1, 1, 32767])
 @pytest.mark.parametrize("shifts", [(0, 0), (0, 31), (31, 0), (31, 31), (15, 16)])

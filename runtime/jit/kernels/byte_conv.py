@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...isa import Conv2d, ConvTranspose2d, Scheme
+from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
 from ..convolve import Operands
@@ -48,6 +49,8 @@ def is_quick(op: AnyConv, out: Tensor, constants: Constants, host: Host) -> bool
     if op.scheme is not Scheme.FORM_A or out.dtype is not DType.I8:
         return False
     mult, post = constant(constants, 3, "multiplier"), constant(constants, 5, "post_shift")
+    if host.dot is Dot.S8S8 and int(mult.min(initial=0)) == -I16_MAX - 1:
+        return False
     live = np.broadcast_to(post, mult.shape)[mult != 0]
     return int(live.min(initial=31)) >= least_post_shift(host)
 

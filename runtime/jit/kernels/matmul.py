@@ -135,7 +135,7 @@ def _pack_panel(
     chunk: ir.Value,
     panel: ir.Value,
 ) -> None:
-    """Columns of one chunk as `accumulate` reads them: pairs of rows interleaved, i16; wide: single rows, i32."""
+    """Columns of one chunk as `accumulate` reads them: pairs of rows, i16; wide: single rows, i32."""
     dtype, zero_point = source
     per_step = 1 if shape.wide else 2
     kind = I32 if shape.wide else I16
@@ -153,14 +153,14 @@ def _pack_panel(
     with k.loop(0, whole) as step:
         for v in range(shape.vectors):
             parts = [read(k.b.add(k.b.mul(step, i64(per_step)), i64(j)), v) for j in range(per_step)]
-            write(step, v, parts[0] if shape.wide else _interleave(k, *parts))
+            write(step, v, parts[0] if shape.wide else _joined(k, shape, *parts))
     if s.k % per_step:
         for v in range(shape.vectors):
             x = read(i64(s.k - 1), v)
-            write(i64(whole), v, _interleave(k, x, const(x.type, 0)))
+            write(i64(whole), v, _joined(k, shape, x, const(x.type, 0)))
 
 
-def _interleave(k: KernelBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def _joined(k: KernelBuilder, shape: TileShape, a: ir.Value, b: ir.Value) -> ir.Value:
     lanes = a.type.count
-    mask = [i // 2 + (i % 2) * lanes for i in range(2 * lanes)]
+    mask = list(range(2 * lanes)) if shape.apart else [i // 2 + (i % 2) * lanes for i in range(2 * lanes)]
     return k.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 2 * lanes), mask))
