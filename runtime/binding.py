@@ -13,19 +13,80 @@ from . import numerics
 from .errors import InputMismatch
 from .isa import Rounding
 from .program import TensorInfo
-from .types import Layout, Quant
+from .types import DYNAMIC, Layout, Quant
 
 Array = npt.NDArray[Any]
 
 
-def bind(infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike], rounding: Rounding) -> list[Array]:
+def bind(
+    infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike], rounding: Rounding, count: int = 1
+) -> list[Array]:
     """One dense, aligned array per input, in the model's order; the caller's own array where that already fits.
 
-    Raises InputMismatch for a name that is missing or unknown, and for a wrong shape or dtype.
+    Each holds `count` of the model's batches. Raises InputMismatch for a name that is missing or unknown, and for a
+    wrong shape or dtype.
     """
     _check_mapping(infos, values)
     _check_names(infos, values)
-    return [_bind_one(info, values[info.name], rounding) for info in infos]
+    return [_bind_one(info, values[info.name], rounding, count) for info in infos]
+
+
+def count_batches(
+    infos: Sequence[TensorInfo], outputs: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike]
+) -> int:
+    """How many of the model's batches `values` hold: 1 also where they don't fit, which `bind` will say.
+
+    Raises InputMismatch for a wrong name, where inputs hold different numbers, and where they hold several and the
+    model cannot run on several.
+    """
+    _check_mapping(infos, values)
+    _check_names(infos, values)
+    counts = {i.name: _count_of(i.shape, values[i.name]) for i in infos}
+    found = set(counts.values())
+    if found <= {1} or None in found:
+        return 1
+    if len(found) > 1:
+        each = ", ".join(f"{name!r} {count}" for name, count in counts.items())
+        msg = f"the inputs hold different numbers of batches: {each}\n{_expected(infos)}\n  try: as many in each"
+        raise InputMismatch(msg)
+    reason = _single(infos, outputs)
+    if reason:
+        (count,) = found
+        msg = f"the inputs hold {count} batches, and this model takes one at a time: {reason}\n{_expected(infos)}"
+        raise InputMismatch(f"{msg}\n  try: run the model once per batch")
+    return next(iter(counts.values())) or 1
+
+
+def batched(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The shape of `count` batches, each of `shape`, one behind the other."""
+    return shape if count == 1 else (count * shape[0], *shape[1:])
+
+
+def _count_of(want: tuple[int, ...], value: npt.ArrayLike) -> int | None:
+    """How many batches of shape `want` there are in `value`; None where they are no whole number."""
+    try:
+        got = np.shape(value)
+    except ValueError:  # no array: `bind` says so
+        return None
+    if got == want:
+        return 1
+    if len(got) != len(want) or not want or got[1:] != want[1:] or want[0] < 1:
+        return None
+    count, rest = divmod(got[0], want[0])
+    return count if rest == 0 and count > 0 else None
+
+
+def _single(infos: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> str:
+    """Why a model takes one batch at a time; empty where it takes several."""
+    for info in (*infos, *outputs):
+        if DYNAMIC in info.shape:
+            return f"the size of output {info.name!r} depends on the data"
+        if not info.shape or info.shape[0] != infos[0].shape[0]:
+            one, other = infos[0], info
+            return f"{one.name!r} {one.shape} and {other.name!r} {other.shape} have no first axis of one size"
+        if info.axis == 0:
+            return f"the scales of {info.name!r} run along its first axis"
+    return ""
 
 
 def describe(info: TensorInfo) -> str:
@@ -64,13 +125,14 @@ def _check_names(infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike
         raise InputMismatch(msg)
 
 
-def _bind_one(info: TensorInfo, value: npt.ArrayLike, rounding: Rounding) -> Array:
+def _bind_one(info: TensorInfo, value: npt.ArrayLike, rounding: Rounding, count: int) -> Array:
     array = _as_array(info, value)
-    if array.shape != info.shape:
+    shape = batched(info.shape, count)
+    if array.shape != shape:
         raise _mismatch(info, f"it has shape {array.shape}", _shape_hint(info, array.shape))
     want = info.dtype.numpy
     if array.dtype.newbyteorder("=") == want:
-        dense = np.ascontiguousarray(array, want).reshape(info.shape)  # `ascontiguousarray` makes scalars 1-d
+        dense = np.ascontiguousarray(array, want).reshape(shape)  # `ascontiguousarray` makes scalars 1-d
         return dense if dense.flags.aligned else dense.copy()
     if array.dtype.kind != "f":
         raise _mismatch(info, f"it has dtype {array.dtype}", _dtype_hint(info, array))
@@ -120,7 +182,9 @@ def _shape_hint(info: TensorInfo, got: tuple[int, ...]) -> str:
     if got == want[1:] and want[0] == 1:
         return "pass x[None]: the batch axis is missing"
     if got[1:] == want[1:] and want and want[0] >= 1:
-        return f"the batch is {want[0]} and fixed: run the model once per batch, or compile it with another --shape"
+        if got[0] > 0 and got[0] % want[0] == 0:
+            return "pass one batch at a time"
+        return f"the batch is {want[0]}: pass a multiple of it, or compile the model with another --shape"
     return f"pass an array of shape {want}"
 
 

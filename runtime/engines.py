@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from .binding import batched
 from .cpu import CpuRunner
 from .errors import OutOfMemory
 from .isa import Instruction
@@ -16,13 +17,14 @@ from .types import DYNAMIC
 
 Array = npt.NDArray[Any]
 Runners = Mapping[int, CpuRunner]  # by segment number
+AT_ONCE = 16  # batches per thread in one call of machine code, which Ctrl-C has to wait for
 
 
 class Engine(Protocol):
     """Runs a model on arrays that fit it; thread-safe."""
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The model's outputs, new arrays, in its order."""
+    def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
+        """The model's outputs, new arrays, in its order. Both hold `count` batches, one behind the other."""
 
     def close(self) -> None:
         """Give back what the engine holds. Nothing runs any more."""
@@ -36,9 +38,14 @@ class ReferenceEngine:
         self.runners = runners
         self.last_use = _last_uses(model)
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        values = self._compute(inputs, keep=False)
-        return [np.array(values[o.tensor]) for o in self.model.outputs]  # a reshape may be a view of the caller's input
+    def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
+        runs = []
+        for n in range(count):
+            values = self._compute(_batch(inputs, n, count), keep=False)
+            runs.append([values[o.tensor] for o in self.model.outputs])
+        if count == 1:
+            return [np.array(y) for y in runs[0]]  # a reshape may be a view of the caller's input
+        return [np.concatenate(ys) for ys in zip(*runs, strict=True)]
 
     def values(self, inputs: Sequence[Array]) -> dict[int, Array]:
         """Every tensor of a run but the constants, by index: new arrays."""
@@ -105,10 +112,21 @@ class JitEngine:
         self.jit = build(model, threads)
         self.constants = _constants(model)
         self.arenas: list[Array] = []  # append and pop are atomic
+        self.teams: list[Array] = []  # an arena per thread
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        outputs = [np.empty(_room(o.shape), o.dtype.numpy) for o in self.model.outputs]
-        arena = self._borrow_arena()
+    def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
+        outputs = [np.empty(_room(batched(o.shape, count)), o.dtype.numpy) for o in self.model.outputs]
+        if count == 1:
+            self._run_one(inputs, outputs)
+            return outputs
+        done = self._run_together(inputs, outputs, count)
+        for n in range(done, count):
+            self._run_one(_batch(inputs, n, count), _batch(outputs, n, count))
+        return outputs
+
+    def _run_one(self, inputs: Sequence[Array], outputs: list[Array]) -> None:
+        """One batch."""
+        arena = _borrow(self.arenas, lambda: aligned(self.model.arena_size))
         ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
         for number, segment in enumerate(self.model.segments):
             if isinstance(segment, BpuSegment):
@@ -118,17 +136,28 @@ class JitEngine:
             for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
                 self._store(self.model.tensors[i], y, arena, inputs, outputs)
         self.arenas.append(arena)  # after an error it is dropped instead
-        return outputs
+
+    def _run_together(self, inputs: Sequence[Array], outputs: Sequence[Array], count: int) -> int:
+        """Batches in few calls of machine code, each by one thread; returns how many were run.
+
+        The last ones are left where there are too few for every thread; all are where the model has several segments.
+        """
+        if [type(s) for s in self.model.segments] != [BpuSegment]:
+            return 0
+        threads = self.jit.threads
+        arenas = _borrow(self.teams, lambda: _rows(threads, self.model.arena_size))
+        ins, outs = (_addresses(arrays, count) for arrays in (inputs, outputs))
+        whole, step = count - count % threads, threads * AT_ONCE
+        for start in range(0, whole, step):
+            some = slice(start, min(whole, start + step))
+            self.jit.run_samples(0, arenas, _address(self.constants), ins[some], outs[some])
+        self.teams.append(arenas)
+        return whole
 
     def close(self) -> None:
         self.jit.close()
         self.arenas.clear()
-
-    def _borrow_arena(self) -> Array:
-        try:
-            return self.arenas.pop()
-        except IndexError:
-            return aligned(self.model.arena_size)
+        self.teams.clear()
 
     def _store(self, t: Tensor, y: Array, arena: Array, inputs: Sequence[Array], outputs: list[Array]) -> None:
         if t.is_dynamic:  # an output that nothing else touches: the array itself
@@ -141,6 +170,31 @@ class JitEngine:
             return (inputs if t.storage is Storage.INPUT else outputs)[t.index].reshape(t.shape)
         base = arena if t.storage is Storage.ARENA else self.constants
         return base[t.offset : t.offset + t.nbytes].view(t.dtype.numpy).reshape(t.shape)
+
+
+def _batch(arrays: Sequence[Array], n: int, count: int) -> list[Array]:
+    """Batch `n` of arrays that hold `count` of them: views."""
+    return [a[n * (len(a) // count) : (n + 1) * (len(a) // count)] for a in arrays] if count > 1 else list(arrays)
+
+
+def _addresses(arrays: Sequence[Array], count: int) -> npt.NDArray[np.int64]:
+    """[count, arrays] i64: where each batch of each array starts."""
+    first = np.array([_address(a) for a in arrays], np.int64)
+    return first + np.arange(count)[:, None] * np.array([a.nbytes // count for a in arrays], np.int64)
+
+
+def _borrow(free: list[Array], make: Callable[[], Array]) -> Array:
+    """One of the arrays that are free, else a new one."""
+    try:
+        return free.pop()
+    except IndexError:
+        return make()
+
+
+def _rows(count: int, size: int) -> Array:
+    """[count, at least size] bytes, each row at an aligned address."""
+    pitch = -(-size // ALIGN) * ALIGN
+    return aligned(count * pitch).reshape(count, pitch)
 
 
 def _room(shape: tuple[int, ...]) -> tuple[int, ...]:

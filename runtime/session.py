@@ -10,7 +10,7 @@ from types import TracebackType
 
 import numpy.typing as npt
 
-from .binding import bind
+from .binding import bind, count_batches
 from .cpu import CpuRunner
 from .engines import Array, Engine, JitEngine, ReferenceEngine
 from .errors import HbmFormatError, OutOfMemory, SessionClosed, UnknownModel
@@ -64,11 +64,16 @@ class Session:
         """The model's outputs by name, as new arrays.
 
         `inputs` holds one array per input: of its shape, and of its dtype or, for a quantised or a float input, of any
-        float dtype. An output of dynamic size comes in the size that this run made. Raises InputMismatch where inputs
-        do not fit.
+        float dtype. An output of dynamic size comes in the size that this run made.
+
+        Inputs may hold several batches, one behind the other: each n times as long on its first axis as its shape says.
+        The outputs are then those of n runs, one behind the other, and with `threads` each thread takes whole batches.
+        That needs a model all of whose inputs and outputs have the same size on their first axis. Raises InputMismatch
+        where inputs do not fit.
         """
         with self._open_engine():
-            outputs = self._engine.run(bind(self.model.inputs, inputs, self._rounding))
+            count = count_batches(self.model.inputs, self.model.outputs, inputs)
+            outputs = self._engine.run(bind(self.model.inputs, inputs, self._rounding, count), count)
         return {info.name: y for info, y in zip(self.model.outputs, outputs, strict=True)}
 
     def intermediates(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:

@@ -91,24 +91,23 @@ def command(
 def gather(
     out: Screen, session: Session, inputs: Sequence[str], seed: int | None, spec: Preprocess | None = None
 ) -> Sample:
-    """The sample that the command line describes: files, then random arrays for what they leave open."""
-    sample: Sample = {}
-    samples = read_given(inputs, session.inputs, spec)
+    """What the command line describes: the samples of files, one behind the other; random arrays for what is left."""
+    samples = read_given(inputs, session.inputs, spec) or [{}]
     if len(samples) > 1:
-        out.warn(f"{plural(len(samples), 'sample')} given; the first one is run")
-    for first in samples[:1]:
-        sample.update(first)
-    missing = [i for i in session.inputs if i.name not in sample]
+        out.story(f"  {plural(len(samples), 'sample')} in one run")
+    missing = [i for i in session.inputs if i.name not in samples[0]]
     if seed is not None:
-        drawn = random_samples(session.model, 1, seed)[0]
-        sample.update({i.name: drawn[i.name] for i in missing})
+        drawn = random_samples(session.model, len(samples), seed)
+        samples = [{**s, **{i.name: d[i.name] for i in missing}} for s, d in zip(samples, drawn, strict=True)]
     elif missing:
         wanted = "\n".join(f"{i.name!r}: {i.dtype.text}[{shape_text(i.shape)}]" for i in missing)
         hint = "--input NAME=x.npy, --input x.npz, or --random 0"
         raise error(
             OptionError, f"no value for {plural(len(missing), 'input')}", why=wanted, hint=hint, kind=BadRunInput
         )
-    return sample
+    if len(samples) == 1:
+        return samples[0]
+    return {name: np.concatenate([s[name] for s in samples]) for name in samples[0]}
 
 
 def describe(info: TensorInfo, y: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .assign_layout import AssignLayout
 from .base import Pass
 from .canonicalize import Canonicalize
+from .compose_tables import ComposeTables
 from .cse import Cse
 from .dce import Dce
 from .decompose import Decompose
@@ -33,6 +34,6 @@ PASSES: dict[str, type[Pass]] = {
     for p in (
         Canonicalize, FoldConstants, RecognizeFakeQuant, RecognizeComposites, HoistElementwise, PropagateQdq, Cse, Dce,
         FuseConv, SignedTypes, Decompose, LowerToLut, SplitSelect, LowerToMul, LowerToAdd, FoldQdq, FoldSelect,
-        WidenOutputs, InsertRequantize, FoldClip, Partition, LowerToBpu, AssignLayout, PlanMemory,
+        WidenOutputs, InsertRequantize, FoldClip, Partition, LowerToBpu, AssignLayout, ComposeTables, PlanMemory,
     )
 }  # fmt: skip

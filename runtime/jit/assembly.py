@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,8 @@ from llvmlite import ir
 from ..errors import NoKernel
 from ..isa import Instruction, Opcode
 from ..program import ALIGN, Model, Storage, Tensor
-from .barrier import LINE, barrier
 from .code import Code, aligned
-from .emitter import I32, I64, PTR, VOID, Emitter, i64
+from .emitter import PTR, Emitter, i64
 from .fused import AddedConv2d
 from .fusion import fused
 from .host import Dot, Host, target_machine
@@ -24,16 +23,18 @@ from .kernels import KERNELS
 from .kernels.conv import can_add
 from .offset import is_offset, with_offsets
 from .registry import KernelBuilder, Packed, kernel_key
+from .share import LINE, MOST_ITEMS, pieces, state_of
+from .team import ENTRY, FIRST_STAGE, HEAD, Team
 
 SMALL = 1 << 14  # elementary steps below which handing out work costs more than the work
 
 
-def assemble(model: Model, machine: Host, *, parallel: bool) -> Code:
-    """Machine code for `machine`, and the constants that it reads. `parallel`: several threads may run it together.
+def assemble(model: Model, machine: Host) -> Code:
+    """Machine code for `machine`, which any number of threads may run together, and the constants that it reads.
 
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes.
     """
-    return _Assembly(model, machine, parallel=parallel).finish()
+    return _Assembly(model, machine).finish()
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,8 @@ class _PackedLayout:
 class _Assembly:
     """Writes the module of one model."""
 
-    def __init__(self, model: Model, machine: Host, *, parallel: bool) -> None:
+    def __init__(self, model: Model, machine: Host) -> None:
         self.model = with_offsets(model) if machine.dot is Dot.U8S8 else model
-        self.parallel = parallel
         self.host = machine
         self.module = ir.Module("model", context=ir.Context())  # a file names it: no text of its own in here
         self.module.triple = machine.triple
@@ -84,10 +84,21 @@ class _Assembly:
         """Emit every entry, generate code."""
         steps = fused(self.model, self.can_add)
         calls = {i: [self.prepare(op) for op in own if not self.is_alias(op)] for i, own in steps.items()}
-        for i, prepared in calls.items():  # after all kernels, when the scratch size is known
-            _Entry(self, i).emit(prepared)
+        stages = self.emit_entries({i: _stages(prepared) for i, prepared in calls.items()})
         flipped = tuple(i for i, t in enumerate(self.model.tensors) if is_offset(t))
-        return Code(self.compile(), self.packed.block(), self.scratch, tuple(calls), flipped)
+        return Code(self.compile(), self.packed.block(), self.scratch, tuple(calls), flipped, stages)
+
+    def emit_entries(self, segments: Mapping[int, Sequence[_Stage]]) -> int:
+        """The entries, and what calls them, once all kernels are there; returns how many stages there are."""
+        count = FIRST_STAGE + sum(map(len, segments.values()))
+        first, entries = FIRST_STAGE, {}
+        for i, stages in segments.items():
+            entry = _Entry(self, i, (first, count))
+            entry.emit(stages)
+            first += len(stages)
+            entries[i] = entry.function
+        Team(self.module, self.host, self.helpers, entries, scratch=self.scratch, stages=count).emit()
+        return count
 
     def compile(self) -> bytes:
         """An object file. No pass pipeline runs: on such kernels it was measured to gain nothing, and to slow some."""
@@ -147,34 +158,66 @@ class _Assembly:
             KERNELS.kernels[type(op)](k, op, ins, outs)
             k.b.ret_void()
             self.scratch = max(self.scratch, k.scratch_bytes)
+            if k.items > MOST_ITEMS:
+                msg = f"it is cut into {k.items} items of work; the limit is {MOST_ITEMS}"
+                raise ValueError(msg)
             self.kernels[key] = _Kernel(k.function, k.items, k.items < 2 or k.cost < SMALL)
         return self.kernels[key]
 
 
-class _Entry(Emitter):
-    """`void entry_i(ptr arena, constants, packed, inputs, outputs, workspace, i64 thread, i64 threads)`."""
+Call = tuple[_Kernel, list[Tensor], list[int]]
 
-    def __init__(self, assembly: _Assembly, number: int) -> None:
-        function = ir.Function(assembly.module, ir.FunctionType(VOID, [PTR] * 6 + [I64, I64]), f"entry_{number}")
+
+@dataclass(frozen=True)
+class _Stage:
+    """Calls between which threads need not meet: a single one, whose items they share, or small ones for one thread."""
+
+    calls: tuple[Call, ...]
+
+    @property
+    def items(self) -> int:
+        """What threads share."""
+        kernel = self.calls[0][0]
+        return 1 if kernel.is_small else kernel.items
+
+
+def _stages(calls: Sequence[Call]) -> list[_Stage]:
+    """The calls of a segment, in order; neighbours that are small together."""
+    found: list[_Stage] = []
+    for call in calls:
+        kernel = call[0]
+        if kernel.items == 0:
+            continue
+        if found and kernel.is_small and found[-1].calls[0][0].is_small:
+            found[-1] = _Stage((*found[-1].calls, call))
+        else:
+            found.append(_Stage((call,)))
+    return found
+
+
+class _Entry(Emitter):
+    """A segment's function: see `team.ENTRY`. `first` is the number of its first stage, of `count` in the module."""
+
+    def __init__(self, assembly: _Assembly, number: int, stages: tuple[int, int]) -> None:
+        function = ir.Function(assembly.module, ENTRY, f"entry_{number}")
         function.attributes.add("nounwind")
         super().__init__(assembly.module, assembly.host, assembly.helpers, function)
-        self.arena, self.constants, self.packed, *self.tables, self.workspace, self.thread, self.threads = self.args
-        self.parallel = assembly.parallel
-        mine = self.b.mul(self.thread, i64(assembly.scratch))
-        self.scratch = self.at(self.at(self.workspace, LINE), mine)
+        self.arena, self.constants, self.packed, ins, outs, self.scratch, self.team, *self.share = self.args
+        self.tables = ins, outs
+        self.first, self.count = stages
 
-    def emit(self, calls: Sequence[tuple[_Kernel, list[Tensor], list[int]]]) -> None:
-        """Every kernel in order; with threads, a barrier wherever work of one thread may meet work of another."""
-        clean = True  # nothing since the last barrier
-        was_small = True
-        for kernel, tensors, packed in calls:
-            if kernel.items == 0:
-                continue
-            if self.parallel and not clean and not (was_small and kernel.is_small):
-                self.wait()
-            args = [*map(self.address, tensors), *(self.at(self.packed, o) for o in packed), self.scratch]
-            self.call_kernel(kernel, args)
-            clean, was_small = False, kernel.is_small
+    def emit(self, stages: Sequence[_Stage]) -> None:
+        """Every stage in order."""
+        state = state_of(self)
+        base, thread, parts = self.share
+        for number, stage in enumerate(stages, self.first):
+            line = self.at(self.team, HEAD + number * LINE)
+            args = [line, i64(self.count * LINE), base, i64(stage.items), thread, parts]
+            with pieces(self, args, state) as (begin, end):
+                for kernel, tensors, packed in stage.calls:
+                    operands = [*map(self.address, tensors), *(self.at(self.packed, o) for o in packed), self.scratch]
+                    share = (0, kernel.items) if kernel.is_small else (begin, end)
+                    self.call(kernel.function, *operands, *share)
         self.b.ret_void()
 
     def address(self, tensor: Tensor) -> ir.Value:
@@ -185,28 +228,6 @@ class _Entry(Emitter):
             return self.at(self.constants, tensor.offset)
         table = self.tables[0 if tensor.storage is Storage.INPUT else 1]
         return self.b.load(self.b.gep(table, [i64(tensor.index)], source_etype=PTR), typ=PTR, align=8)
-
-    def call_kernel(self, kernel: _Kernel, args: list[ir.Value]) -> None:
-        """This thread's share of the kernel's items; a small kernel is all thread 0's."""
-        items = i64(kernel.items)
-        if not self.parallel:
-            self.call(kernel.function, *args, 0, items)
-        elif kernel.is_small:
-            with self.when(self.b.icmp_signed("==", self.thread, i64(0))):
-                self.call(kernel.function, *args, 0, items)
-        else:
-            begin = self.b.sdiv(self.b.mul(items, self.thread), self.threads)
-            end = self.b.sdiv(self.b.mul(items, self.b.add(self.thread, i64(1))), self.threads)
-            self.call(kernel.function, *args, begin, end)
-
-    def wait(self) -> None:
-        """Wait for the other threads; return from the entry where the run was abandoned."""
-        alone = self.b.icmp_signed("==", self.threads, i64(1))
-        with self.when(self.b.not_(alone)):
-            count = self.b.trunc(self.threads, I32)
-            left = self.call(barrier(self), self.workspace, count)
-            with self.when(left):
-                self.b.ret_void()
 
 
 def _cannot(op: Instruction, why: str) -> NoKernel:

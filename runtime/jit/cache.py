@@ -70,7 +70,7 @@ def _is_ours(path: Path) -> bool:
 # ---- keys
 
 
-def key_of(model: Model, machine: Host, *, parallel: bool) -> str:
+def key_of(model: Model, machine: Host) -> str:
     """The name under which the code of `model` for `machine` is kept."""
     tensors = [(t.shape, int(t.dtype), int(t.storage), t.offset, t.index) for t in model.tensors]
     segments = [
@@ -80,7 +80,7 @@ def key_of(model: Model, machine: Host, *, parallel: bool) -> str:
         for s in model.segments
     ]
     made_by = (__version__, llvmlite.__version__, llvm.llvm_version_info, _generator())
-    cpu = (machine.triple, machine.cpu, machine.features, machine.lanes, machine.registers, int(machine.dot), parallel)
+    cpu = (machine.triple, machine.cpu, machine.features, machine.lanes, machine.registers, int(machine.dot))
     constants = np.frombuffer(model.constants.data, np.uint8)
     facts = (made_by, cpu, tensors, segments, model.arena_size, checksum(constants))
     return hashlib.sha256(marshal.dumps(facts, 2)).hexdigest()
@@ -144,14 +144,14 @@ def _read(mapped: mmap.mmap, key: str) -> Code | None:
     if hashlib.sha256(data).hexdigest() != head["object_sha256"] or checksum(packed) != head["packed_checksum"]:
         return None
     segments, flipped = (tuple(int(i) for i in head[k]) for k in ("segments", "flipped"))
-    return Code(data, packed, int(head["scratch"]), segments, flipped)
+    return Code(data, packed, int(head["scratch"]), segments, flipped, int(head["stages"]))
 
 
 def store(place: Path, key: str, code: Code) -> None:
     """Keep `code` under `key`, whole or not at all; a full disk, or no right to write, is no error."""
     head = {
         "key": key, "object": [0, len(code.object)], "packed": [0, int(code.packed.size)], "scratch": code.scratch,
-        "segments": list(code.segments), "flipped": list(code.flipped),
+        "segments": list(code.segments), "flipped": list(code.flipped), "stages": code.stages,
         "object_sha256": hashlib.sha256(code.object).hexdigest(), "packed_checksum": checksum(code.packed),
     }  # fmt: skip
     first = -(-(_HEAD + len(json.dumps(head)) + 64) // 64) * 64

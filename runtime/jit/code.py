@@ -15,7 +15,7 @@ class Code:
     """A model's machine code.
 
     `packed` is 64-byte aligned; a thread needs `scratch` bytes; entries are `segments`; the tensors `flipped` (indices)
-    are kept in the arena as q + 128.
+    are kept in the arena as q + 128; threads that run it together share `stages` (see share.py).
     """
 
     object: bytes
@@ -23,6 +23,7 @@ class Code:
     scratch: int
     segments: tuple[int, ...]
     flipped: tuple[int, ...] = ()
+    stages: int = 0
 
 
 def aligned(nbytes: int) -> npt.NDArray[np.uint8]:

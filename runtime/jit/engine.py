@@ -6,7 +6,6 @@ import ctypes
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,12 +14,18 @@ import numpy.typing as npt
 from ..errors import SessionClosed
 from ..program import ALIGN, Model
 from . import cache
-from .barrier import ABANDONED, LINE, define_yield
-from .code import Code
+from .code import Code, aligned
 from .host import Host, host, target_machine
-from .threads import Pool, Workspaces
+from .placing import available_cpus
+from .share import RUN_BITS
+from .team import JOB, define_cpu, team_bytes
+from .threads import RUNNING, Pool, Workspaces
+from .waiting import define_yield
 
-_ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c_int64)  # releases the GIL
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)  # the calls release the GIL
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+_SERVE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 3)
+_JOB = ctypes.c_int64 * JOB
 _WORTH_KEEPING = 0.1  # seconds of code generation below which the cache is not bothered
 
 
@@ -34,20 +39,20 @@ def build(model: Model, threads: int = 1) -> JitModel:
         msg = f"threads is {threads}; a run needs at least 1"
         raise ValueError(msg)
     machine = host()
-    return JitModel(code_of(model, machine, parallel=threads > 1), machine, threads)
+    return JitModel(code_of(model, machine), machine, threads)
 
 
-def code_of(model: Model, machine: Host, *, parallel: bool) -> Code:
+def code_of(model: Model, machine: Host) -> Code:
     """The machine code of a model: from the cache where it is there and sound, else generated and, if slow, kept."""
     folder = cache.folder()
-    key = cache.key_of(model, machine, parallel=parallel) if folder is not None else ""
+    key = cache.key_of(model, machine) if folder is not None else ""
     found = cache.load(folder, key) if folder is not None else None
     if found is not None:
         return found
     from .assembly import assemble
 
     start = time.perf_counter()
-    code = assemble(model, machine, parallel=parallel)
+    code = assemble(model, machine)
     if folder is not None and time.perf_counter() - start >= _WORTH_KEEPING:
         cache.store(folder, key, code)
     return code
@@ -56,6 +61,7 @@ def code_of(model: Model, machine: Host, *, parallel: bool) -> Code:
 def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:
     """The object in memory, its symbols resolved."""
     define_yield()
+    define_cpu()
     nothing = llvm.parse_assembly("")
     nothing.triple = machine.triple
     engine = llvm.create_mcjit_compiler(nothing, target_machine(machine))
@@ -67,52 +73,80 @@ def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:
 class JitModel:
     """Machine code of one model, its packed constants and its helper threads. `run_segment` is thread-safe.
 
-    The tensors `flipped` (indices) lie in the arena as q + 128, for whoever looks there.
+    A run uses at most `threads` threads, and no more than there are CPUs. The tensors `flipped` (indices) lie in the
+    arena as q + 128, for whoever looks there.
     """
 
     def __init__(self, code: Code, machine: Host, threads: int) -> None:
-        self.threads = threads
-        self._engine = engine = _linked(code, machine)  # owns the code that the entries point to
-        self._entries = {i: _ENTRY(engine.get_function_address(f"entry_{i}")) for i in code.segments}
+        self._cpus = available_cpus()
+        self.threads = min(threads, self._cpus)
+        self._engine = engine = _linked(code, machine)  # owns the code that these point to
+        self._work = _WORK(engine.get_function_address("work"))
+        self._lead = _LEAD(engine.get_function_address("lead"))
         self._packed = code.packed
         self.flipped = frozenset(code.flipped)
-        self._workspaces = Workspaces(LINE + ALIGN + code.scratch * threads)
-        self._pool = Pool(threads) if threads > 1 else None
-        self._close = weakref.finalize(self, self._pool.close) if self._pool else None
+        self._workspaces = Workspaces(ALIGN + code.scratch * self.threads)
+        self._pool: Pool | None = None
+        self._runs = 0  # of the pool
+        if self.threads > 1:
+            self._team = aligned(team_bytes(self.threads, code.stages))
+            self._team[:] = 0
+            serve = _SERVE(engine.get_function_address("serve"))
+            self._pool = Pool(self.threads, self._team, serve, engine)
+            weakref.finalize(self, self._pool.close)
         self._closed = False
 
     def run_segment(self, i: int, arena: int, constants: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run segment `i` of `model.segments` (a BPU segment). All arguments but `i` are addresses.
+        """Run segment `i` of `model.segments` (a BPU segment) on one sample. All arguments but `i` are addresses.
 
         The GIL is released meanwhile. Runs may overlap: one of them gets the helper threads, the others do without;
         results are the same. The caller keeps the memory alive and gives each overlapping run its own arena.
         """
-        if self._closed:
-            msg = "the model is closed; open it again to run it"
-            raise SessionClosed(msg)
         tables = [(ctypes.c_void_p * max(1, len(a)))(*a) for a in (inputs, outputs)]
-        with self._workspaces.borrow() as block:
-            block[:LINE] = 0
-            base = block.ctypes.data
-            args = (arena, constants, self._packed.ctypes.data, *tables, base)
-            self._call(self._entries[i], args, block)
+        self._run(i, arena, constants, [ctypes.addressof(t) for t in tables], (0, 0, 0, 0))
+
+    def run_samples(
+        self, i: int, arenas: npt.NDArray[np.uint8], constants: int, inputs: npt.NDArray[np.int64],
+        outputs: npt.NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """Run segment `i` on several samples, each by one thread: rows of `inputs` and `outputs` are their addresses.
+
+        `arenas` has one row per thread, at least `threads`. Otherwise as `run_segment`.
+        """
+        tables = [np.ascontiguousarray(a, np.int64) for a in (inputs, outputs)]
+        samples = (len(inputs), arenas.strides[0], *(8 * t.shape[1] for t in tables))
+        self._run(i, arenas.ctypes.data, constants, [t.ctypes.data for t in tables], samples)
 
     def close(self) -> None:
         """End the helper threads. Runs under way finish; later ones raise SessionClosed."""
         self._closed = True
-        if self._close is not None:
-            self._close()
+        if self._pool is not None:
+            self._pool.close()
 
-    def _call(self, entry: Any, args: tuple[Any, ...], block: npt.NDArray[np.uint8]) -> None:
-        if self._pool is None or not self._pool.claim():
-            entry(*args, 0, 1)
-            return
-        threads = self.threads
+    def _run(self, i: int, arena: int, constants: int, tables: Sequence[int], samples: tuple[int, ...]) -> None:
+        if self._closed:
+            msg = "the model is closed; open it again to run it"
+            raise SessionClosed(msg)
+        count, arena_step, *steps = samples
+        with self._workspaces.borrow() as block:
+            job = i, arena, constants, self._packed.ctypes.data, *tables, block.ctypes.data, *steps
+            self._call(job, count, arena_step)
 
-        def abandon() -> None:
-            block[ABANDONED : ABANDONED + 4] = 1
-
+    def _call(self, job: tuple[int, ...], count: int, step: int) -> None:
+        """Do the job in this thread, with as many helpers as there are idle CPUs for."""
+        wanted = self.threads if count == 0 else min(self.threads, count)
+        granted = RUNNING.enter(wanted, self._cpus)
         try:
-            self._pool.run(lambda thread: entry(*args, thread, threads), abandon)
+            if granted == 1 or self._pool is None or not self._pool.claim():
+                self._work(0, _JOB(*job, 0, 0, count, step), 0)
+                return
+            try:
+                self._runs += 1
+                base = self._runs << RUN_BITS
+                self._pool.wake(granted)
+                cpu = self._lead(self._team.ctypes.data, _JOB(*job, base, granted, count, step))
+                self._pool.look_after(granted, base, cpu)
+            finally:
+                self._pool.release()
         finally:
-            self._pool.release()
+            RUNNING.leave(granted)

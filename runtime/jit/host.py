@@ -43,6 +43,10 @@ class Host:
     x86: bool  # x86 instructions may be asked for by name
     dot: Dot = Dot.NONE
 
+    def has(self, feature: str) -> bool:
+        """True where LLVM was told by name that the CPU has this feature."""
+        return f"+{feature}" in self.features.split(",")
+
     @property
     def aarch64(self) -> bool:
         """AArch64 instructions may be asked for by name: all that its baseline has."""

@@ -7,6 +7,9 @@ Parameters (multiplier, shifts) may be narrower integers than the arithmetic nee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
 from llvmlite import ir
 
 from ..isa import Rounding, Scheme
@@ -122,38 +125,69 @@ def quantize(
     return e.b.fptosi(clip_float(e, r, lo, hi), vector(I64, lanes_of(x)))
 
 
-def quantize_bytes(
-    e: Emitter, x: ir.Value, scale: tuple[ir.Value, ir.Value], zero_point: ir.Value, lo: int, hi: int
-) -> ir.Value:
-    """`quantize` by HALF_EVEN_F32 to a range of at most 256 integers, as i32; `scale` is (scale, 1/scale in float32).
+@dataclass(frozen=True)
+class ByteScale:
+    """What `quantize_bytes` needs of a scale and a zero point, in every lane: see there."""
+
+    scale: ir.Value
+    inverse: ir.Value
+    zero_point: ir.Value  # i32
+    low: ir.Value
+    high: ir.Value
+    sure: ir.Value
+
+    @staticmethod
+    def of(e: Emitter, scale: ir.Value, zero_point: ir.Value, lo: int, hi: int) -> ByteScale:
+        """From one scale (f32) and one zero point (i32, |zero_point| < 2^30): for results in [lo, hi]."""
+
+        def less_zero_point(bound: int) -> ir.Value:
+            return e.b.sitofp(e.b.sub(const(I32, bound), zero_point), F32)
+
+        low, high = less_zero_point(lo - 1), less_zero_point(hi + 1)
+        farther = e.overloaded("llvm.maxnum", e.overloaded("llvm.fabs", low), e.overloaded("llvm.fabs", high))
+        margin = e.b.fmul(farther, const(F32, 2.0**-21))
+        sure = e.b.fsub(const(F32, 0.5 - 2.0**-20), margin)
+        return ByteScale(scale, e.b.fdiv(const(F32, 1.0), scale), zero_point, low, high, sure)
+
+    def splat(self, e: Emitter, lanes: int) -> ByteScale:
+        """In every lane of a vector."""
+        return ByteScale(*(e.splat(getattr(self, f.name), lanes) for f in fields(self)))
+
+
+def quantize_bytes(e: Emitter, xs: Sequence[ir.Value], by: ByteScale, lo: int, hi: int) -> list[ir.Value]:
+    """`quantize` by HALF_EVEN_F32 to a range of at most 256 integers, as i32, of several vectors.
 
     A division takes many times as long as a multiplication, and only the rounded quotient matters: the product
-    y = x · (1/s) is off the float32 quotient by less than |y| · 2^-21 + 2^-20. Both round to one integer unless a tie
-    is as near as that; then, and for infinities and NaN, the whole vector is divided. |zero_point| < 2^30.
+    y = x · (1/s) is off the float32 quotient by less than |y| · 2^-21 + 2^-20. What lies beyond one quantum outside of
+    the range saturates, by either; so y is limited to that (`low`, `high`), which limits the error too: both round to
+    one integer unless a tie is as near as that (`sure` is half a quantum less the largest error). Then, and for NaN,
+    all vectors are divided. A zero point too far away for float32 makes `sure` negative, and every quotient a division.
     """
-    s, inverse = scale
-    lanes = lanes_of(x)
-    v = nan_to_zero(e, x)
-    y = e.b.fmul(v, inverse)
-    r = e.overloaded("llvm.nearbyint", y)
-    apart = e.overloaded("llvm.fabs", e.b.fsub(y, r))
-    margin = e.b.fmul(e.overloaded("llvm.fabs", y), const(y.type, 2.0**-21))
-    sure = e.b.fcmp_ordered("<", apart, e.b.fsub(const(y.type, 0.5 - 2.0**-20), margin))
+    lanes = lanes_of(xs[0])
+    rounded, all_sure = [], None
+    for x in xs:
+        y = e.b.fmul(x, by.inverse)
+        y = e.b.select(e.b.fcmp_ordered("<", by.high, y), by.high, y)  # NaN stays
+        y = e.b.select(e.b.fcmp_ordered(">", by.low, y), by.low, y)
+        r = e.overloaded("llvm.nearbyint", y)
+        sure = e.b.fcmp_ordered("<", e.overloaded("llvm.fabs", e.b.fsub(y, r)), by.sure)
+        all_sure = sure if all_sure is None else e.b.and_(all_sure, sure)
+        rounded.append(r)
     bits = ir.IntType(lanes)
-    all_sure = e.b.icmp_unsigned("==", e.b.bitcast(sure, bits), ir.Constant(bits, (1 << lanes) - 1))
+    passed = e.b.icmp_unsigned("==", e.b.bitcast(all_sure, bits), ir.Constant(bits, (1 << lanes) - 1))
     before = e.b.block
     divided, joined = e.b.append_basic_block("divide"), e.b.append_basic_block("rounded")
-    e.b.cbranch(all_sure, joined, divided)
+    e.b.cbranch(passed, joined, divided)
     e.b.position_at_end(divided)
-    exact = e.overloaded("llvm.nearbyint", e.b.fdiv(v, s))
+    exact = [e.overloaded("llvm.nearbyint", e.b.fdiv(nan_to_zero(e, x), by.scale)) for x in xs]
+    exact = [clip_float(e, r, -(2.0**30), 2.0**30) for r in exact]  # still saturates after the zero point
     e.b.branch(joined)
     e.b.position_at_end(joined)
-    whole = e.b.phi(y.type)
-    whole.add_incoming(r, before)
-    whole.add_incoming(exact, divided)
-    far = clip_float(e, whole, -(2.0**30), 2.0**30)  # still saturates after the zero point
-    q = e.b.add(e.b.fptosi(far, vector(I32, lanes)), zero_point)
-    return saturate(e, q, lo, hi)
+    wholes = [e.b.phi(r.type) for r in rounded]
+    for whole, r, other in zip(wholes, rounded, exact, strict=True):
+        whole.add_incoming(r, before)
+        whole.add_incoming(other, divided)
+    return [saturate(e, e.b.add(e.b.fptosi(w, vector(I32, lanes)), by.zero_point), lo, hi) for w in wholes]
 
 
 def dequantize(e: Emitter, q: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:

@@ -29,6 +29,7 @@ from .window import Axis, Window
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 16  # of a kernel
+FEW_ITEMS = 32  # below this many rows, items are parts of rows: threads cannot share seven rows evenly
 MOST_COLUMNS = 32  # that a window reaches over, dilation counted: its code is written out column by column
 VECTORS = 4
 
@@ -82,21 +83,24 @@ class _Tile:
 def convolve_depthwise(
     k: KernelBuilder, window: Window, plan: QuadPlan, finish: Finish, at: Operands, *, shifts: bool
 ) -> None:
-    """Emit the whole kernel: items are output rows."""
+    """Emit the whole kernel: items are output rows, or parts of their channels where rows are few."""
     w = window
     row_bytes = w.columns.size * w.channels
     filling = k.scratch(limited(row_bytes + 64))
     table = k.scratch(8 * w.rows.kernel)
-    k.work(w.batch * w.rows.out, w.work * 8)
+    cuts = min(plan.chunks, max(1, FEW_ITEMS // (w.batch * w.rows.out)))
+    k.work(w.batch * w.rows.out * cuts, w.work * 8)
     with k.when(k.b.icmp_signed("<", k.begin, k.end)):
         fill = const(I8, _stored(k, w))
         span(k, 0, row_bytes, 4 * plan.lanes, lambda i, n: k.store(k.splat(fill, n), filling, i))
-    with k.loop(k.begin, k.end) as row:
+    with k.loop(k.begin, k.end) as item:
+        row, cut = k.b.sdiv(item, i64(cuts)), k.b.srem(item, i64(cuts))
         n, oh = k.b.sdiv(row, i64(w.rows.out)), k.b.srem(row, i64(w.rows.out))
         image = k.at(at.x, k.b.mul(n, i64(w.rows.size * row_bytes)))
         _store_rows(k, w, image, oh, row_bytes, (filling, table))
         first = k.b.mul(row, i64(w.columns.out))
-        with k.loop(0, plan.chunks) as block:
+        low, high = (k.b.sdiv(k.b.mul(c, i64(plan.chunks)), i64(cuts)) for c in (cut, k.b.add(cut, i64(1))))
+        with k.loop(low, high) as block:
             channel = k.smin(k.b.mul(block, i64(plan.width)), i64(w.channels - plan.width))
             weight = k.at(at.weight, k.b.mul(block, i64(w.columns.kernel * -(-w.rows.kernel // 4) * plan.width * 4)))
             size = rows_of_parameters(finish, packed=True) * plan.width * 4

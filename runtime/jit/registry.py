@@ -145,6 +145,27 @@ class KernelBuilder(Emitter):
         self.cost = math.prod(outs[0].shape) if outs else 0
         self.scratch_bytes = 0
 
+    def part(
+        self, number: int, operands: tuple[Sequence[Tensor | None], Sequence[Tensor]], variant: Hashable
+    ) -> KernelBuilder:
+        """A further function of the same operands and packed arrays, with items of its own: see `call_parts`."""
+        packed = Packed(tuple(np.zeros(0) for _ in self.packed), variant)
+        name = f"{self.function.name}_{number}"
+        return KernelBuilder(self.module, self.host, self._helpers, name, operands, packed)
+
+    def call_parts(self, parts: Sequence[KernelBuilder]) -> None:
+        """Call finished parts: this kernel's items are those of all of them, one after the other."""
+        self.work(sum(p.items for p in parts), sum(p.cost for p in parts))
+        scratch, done = self.scratch(max(p.scratch_bytes for p in parts)), 0
+        for part in parts:
+            part.b.ret_void()
+            begin = self.smax(self.begin, ir.Constant(I64, done))
+            end = self.smin(self.end, ir.Constant(I64, done + part.items))
+            with self.when(self.b.icmp_signed("<", begin, end)):
+                mine = (self.b.sub(v, ir.Constant(I64, done)) for v in (begin, end))
+                self.call(part.function, *self.args[:-3], scratch, *mine)
+            done += part.items
+
     def work(self, items: int, cost: int | None = None) -> None:
         """State that the kernel has `items` independent items, about `cost` elementary steps in all.
 

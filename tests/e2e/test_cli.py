@@ -126,6 +126,16 @@ def test_run_on_a_file_saves_the_outputs_and_shows_them_on_stdout(tiny: Path, tm
         np.testing.assert_array_equal(saved["y"], reference_output(x))
 
 
+@pytest.mark.parametrize("name", ["x=x.npy", "x.npy"])
+def test_run_takes_several_batches_at_once(tiny: Path, tmp_path: Path, name: str) -> None:
+    x = np.random.default_rng(1).normal(0, 8, (5, 3, 2, 2)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    done = hbc("run", tiny, "--input", name, "--threads", "2", "--output", "out.npz", cwd=tmp_path)
+    assert (done.status, done.err) == (0, "")
+    with np.load(tmp_path / "out.npz") as saved:
+        np.testing.assert_array_equal(saved["y"], np.concatenate([reference_output(x[n : n + 1]) for n in range(5)]))
+
+
 def test_run_with_both_engines_gives_the_same_figures(tiny: Path, tmp_path: Path) -> None:
     done = [hbc("run", tiny, "--random", "3", "--json", *more, cwd=tmp_path) for more in ([], ["--reference"])]
     jit, slow = (json.loads(d.out)["outputs"] for d in done)

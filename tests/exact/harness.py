@@ -181,7 +181,8 @@ def run_jit(case: Case, threads: int, fill: int = 0, machine: Host | None = None
         arena[start : start + x.nbytes] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
     before = arena.copy()
     blob = np.frombuffer(bytes(case.model.constants.data) + b"\0", np.uint8)
-    with mock.patch.object(engine, "host", return_value=machine or host()):
+    cpus = mock.patch.object(engine, "available_cpus", return_value=threads)  # also on a machine that has fewer
+    with cpus, mock.patch.object(engine, "host", return_value=machine or host()):
         jit = engine.build(case.model, threads)
     try:
         jit.run_segment(0, arena.ctypes.data, blob.ctypes.data, (), ())

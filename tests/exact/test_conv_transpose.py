@@ -97,3 +97,36 @@ def test_upsampling_by_two_places_each_pixel_in_its_own_corner() -> None:
     limits = {"clamp_min": -(2**31), "clamp_max": 2**31 - 1}
     y = conv_transpose(x, weight, DType.I32, [], scheme=Scheme.NONE, strides=(2, 2), **limits)
     assert y[0, :, :, 0].tolist() == [[1, 10, 2, 20], [20, 30, 40, 60], [3, 30, 4, 40], [60, 90, 80, 120]]
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize(
+    ("size", "kernel", "strides", "pads", "channels"),
+    [
+        ((1, 5, 7), (2, 2), (2, 2), (0, 0, 0, 0), (24, 24)),  # as wide as the stride: pixels are joined
+        ((2, 4, 5), (2, 2), (2, 2), (0, 0, 0, 0), (8, 1)),
+        ((1, 6, 9), (3, 3), (2, 2), (1, 1, 1, 1), (64, 32)),
+        ((2, 5, 6), (4, 4), (2, 2), (1, 1, 1, 1), (12, 70)),
+        ((1, 3, 40), (3, 5), (1, 3), (2, 1, 0, 4), (7, 17)),
+        ((2, 3, 3), (3, 3), (3, 2), (0, 0, 0, 1), (4, 3)),
+        ((1, 4, 4), (1, 3), (2, 2), (0, 0, 0, 0), (4, 5)),  # a phase without taps: not by phases
+    ],
+)
+@pytest.mark.parametrize("x_zero_point", [0, -128])
+def test_phases_of_a_stride(
+    machine: Host, size: tuple[int, int, int], kernel: tuple[int, int], strides: tuple[int, int],
+    pads: tuple[int, int, int, int], channels: tuple[int, int], x_zero_point: int,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(sum(size))
+    taken, made = channels
+    params = [
+        rng.integers(-5000, 5000, made).astype(np.int32), rng.integers(16384, 32768, made).astype(np.int16),
+        np.zeros(made, np.int8), rng.integers(18, 24, made).astype(np.int8),
+    ]  # fmt: skip
+    conv_transpose(
+        rng.integers(-128, 128, (*size, taken)).astype(np.int8),
+        rng.integers(-128, 128, (made, *kernel, taken)).astype(np.int8),
+        DType.I8, params, threads=(1, 2), machine=machine, scheme=Scheme.FORM_A, strides=strides, pads=pads,
+        dilations=(1, 1), group=1, output_padding=(0, 0), x_zero_point=x_zero_point, zero_point=3, clamp_min=-128,
+        clamp_max=120,
+    )  # fmt: skip

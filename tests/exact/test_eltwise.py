@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Add, Clamp, Maximum, Minimum, Mul, Scheme
+from hbc_runtime.jit.host import Host
 from hbc_runtime.types import DType
-from tests.exact.harness import run_both
+from tests.exact.harness import MACHINES, run_both
 from tests.exact.light import EXACT, INTEGERS, Array, arrays, clamps, scheme_operands, shapes, zero_points
 
 Shape = tuple[int, ...]
@@ -188,3 +189,59 @@ def test_every_pair_of_i8_adds_within_a_quantum_of_the_real_sum() -> None:
     )  # fmt: skip
     (y,) = run_both(op, [a, b], [(a.shape, DType.I8)], dynamic=BOTH, threads=(1, 2))
     assert np.abs(y - np.clip(0.7 * a - 0.45 * b, -128, 127)).max() <= 0.52
+
+
+# ---- bytes, in groups: every machine, whole groups and what is left of them, rows shorter than a group
+
+EXTREMES = np.array([-128, -127, -1, 0, 1, 126, 127])
+GROUPED = [
+    pytest.param((3, 67), (3, 67), id="equal"),
+    pytest.param((1, 7, 9, 24), (1, 1, 1, 24), id="channels"),
+    pytest.param((1, 1, 1, 3), (2, 50, 9, 3), id="few-channels-first"),
+    pytest.param((2, 800, 2), (2, 800, 1), id="per-pixel"),
+    pytest.param((2, 5, 1), (1, 5, 130), id="outer"),
+    pytest.param((3, 300, 5), (3, 1, 5), id="rows-of-each-entry"),
+]
+
+
+def bytes_of(shape: Shape, seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(shape) < 0.3, rng.choice(EXTREMES, shape), rng.integers(-128, 128, shape)).astype(
+        np.int8
+    )
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize(("lhs", "rhs"), GROUPED)
+@pytest.mark.parametrize("shift", [0, 15, 22])
+def test_sums_of_bytes(machine: Host, lhs: Shape, rhs: Shape, shift: int) -> None:
+    op = Add(
+        inputs=(), outputs=(), scheme=Scheme.FORM_B, lhs_multiplier=(1 << 15) - 1 if shift > 9 else 3,
+        rhs_multiplier=1 + shift - (1 << 15), shift=shift, lhs_zero_point=-128, rhs_zero_point=5 * (shift % 2),
+        zero_point=3, clamp_min=-100, clamp_max=127,
+    )  # fmt: skip
+    out = np.broadcast_shapes(lhs, rhs), DType.I8
+    operands = [bytes_of(lhs, 1), bytes_of(rhs, 2)]
+    run_both(op, operands, [out], dynamic=BOTH, threads=(1, 2), machine=machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize(("lhs", "rhs"), GROUPED[:2])
+@pytest.mark.parametrize(
+    ("mult", "pre", "post", "zero_points"),
+    [
+        (32767, 0, 22, (-128, 127)), (19660, 0, 17, (0, 0)), (16384, 1, 16, (-128, 127)), (32767, 0, 15, (0, 0)),
+        (-32767, 3, 15, (-128, -128)), (20000, 2, 9, (0, 0)), (3, 0, 0, (127, -128)), (32767, 0, 17, (127, 127)),
+    ],
+)  # fmt: skip
+def test_products_of_bytes(
+    machine: Host, lhs: Shape, rhs: Shape, mult: int, pre: int, post: int, zero_points: tuple[int, int]
+) -> None:
+    op = Mul(
+        inputs=(), outputs=(), scheme=Scheme.FORM_B, lhs_zero_point=zero_points[0], rhs_zero_point=zero_points[1],
+        zero_point=-7, clamp_min=-128, clamp_max=99,
+    )  # fmt: skip
+    parameters = [np.array([mult], np.int16), np.array([pre], np.int8), np.array([post], np.int8)]
+    operands = [bytes_of(lhs, 1), bytes_of(rhs, 2), *parameters]
+    out = np.broadcast_shapes(lhs, rhs), DType.I8
+    run_both(op, operands, [out], dynamic=BOTH, threads=(1, 2), machine=machine)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Lut, SegmentLut
+from hbc_runtime.jit.host import Host
 from hbc_runtime.types import DType
-from tests.exact.harness import run_both
+from tests.exact.harness import MACHINES, run_both
 from tests.exact.light import EXACT, Array, arrays, clamps, shapes
 
 EVERY_I16 = np.arange(-32768, 32768).astype(np.int16)
@@ -21,6 +22,18 @@ EVERY_I16 = np.arange(-32768, 32768).astype(np.int16)
 def test_lut(data: st.DataObject, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
     x, table = data.draw(arrays(shape, np.int8)), data.draw(arrays((256,), dtype))
     (y,) = run_both(Lut(inputs=(), outputs=()), [x, table], [(shape, DType.of(dtype))], threads=(1, 2))
+    assert np.array_equal(y, table[x.astype(int) + 128])
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("count", [1, 31, 33, 256, 4097])
+def test_a_table_of_bytes_on_every_machine(machine: Host, count: int) -> None:
+    rng = np.random.default_rng(count)
+    x = np.resize(rng.permutation(np.arange(-128, 128)), count).astype(np.int8)
+    table = rng.integers(-128, 128, 256).astype(np.int8)
+    (y,) = run_both(
+        Lut(inputs=(), outputs=()), [x, table], [(x.shape, DType.I8)], threads=(1, 2), machine=machine
+    )  # fmt: skip
     assert np.array_equal(y, table[x.astype(int) + 128])
 
 

@@ -85,3 +85,29 @@ def test_sums_that_leave_i32_saturate(value: int) -> None:
     op = AvgPool(inputs=(), outputs=(), scheme=Scheme.WIDE, kernel=(182, 182), **limits)
     y = run_both(op, [x, *params], [((1, 1, 1, 3), DType.I32)])[0]
     assert y.ravel().tolist() == [2**31 - 1 if value > 0 else -(2**31)] * 3
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("channels", [1, 3, 7, 8, 70])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "pads", "size"),
+    [
+        ((2, 2), (2, 2), (0, 0, 0, 0), (6, 40)),
+        ((3, 3), (2, 2), (1, 1, 1, 1), (7, 9)),
+        ((3, 3), (2, 2), (0, 0, 1, 1), (8, 8)),  # the last window reaches over the edge
+        ((2, 3), (1, 1), (1, 2, 0, 2), (3, 23)),
+        ((1, 2), (2, 3), (0, 1, 0, 0), (5, 30)),
+        ((6, 5), (1, 4), (3, 2, 3, 2), (5, 12)),
+    ],
+)
+def test_largest_of_windows_at_edges(
+    machine: Host, channels: int, kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int],
+    size: tuple[int, int],
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(channels)
+    room = [size[i] + pads[i] + pads[2 + i] - kernel[i] for i in range(2)]
+    shape = (2, *(r // s + 1 for r, s in zip(room, strides, strict=True)), channels)
+    for dtype in (np.int8, np.int16):
+        x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (2, *size, channels), dtype, endpoint=True)
+        op = MaxPool(inputs=(), outputs=(), kernel=kernel, strides=strides, pads=pads)
+        run_both(op, [x], [(shape, DType.of(dtype))], threads=(1, 2), machine=machine)

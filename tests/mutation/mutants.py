@@ -341,4 +341,66 @@ BOTH = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *AARCH64, *DERIVATION, *BOTH)
+PHASES = "tests/exact/test_conv_transpose.py::test_phases_of_a_stride"
+POOL = "tests/exact/test_pool.py::test_largest_of_windows_at_edges"
+LUT, ELTWISE = "tests/exact/test_lut.py", "tests/exact/test_eltwise.py"
+LIGHT = (  # kernels other than convolutions
+    _one(
+        "a segment's last entry out of reach", "runtime/jit/kernels/lut.py",
+        "entry = np.minimum((x - first) >> shift, 63)", "entry = np.minimum((x - first) >> shift, 62)", LUT,
+    ),
+    _one(
+        "a pool's first inner column one too early", "runtime/jit/kernels/max_pool.py",
+        "low = min(ow, -(-op.pads[1] // op.strides[1]))", "low = min(ow, op.pads[1] // op.strides[1])", POOL,
+    ),
+    _one(
+        "a pool's last inner column one too late", "runtime/jit/kernels/max_pool.py",
+        "op.pads[1]) // op.strides[1] + 1))", "op.pads[1]) // op.strides[1] + 2))", POOL,
+    ),
+    _one(
+        "a pool's rows combined without their last pixel", "runtime/jit/kernels/max_pool.py",
+        "real = min(w, columns - pad)", "real = min(w - 1, columns - pad)", POOL,
+    ),
+    _one(
+        "a phase that starts at the wrong tap", "runtime/jit/phases.py",
+        "tap = (axis.pad - phase) % s", "tap = (axis.pad + phase) % s", PHASES,
+    ),
+    _one(
+        "a phase's padding rounded the wrong way", "runtime/jit/phases.py",
+        "(axis.pad - phase - tap) // s)", "(axis.pad - tap) // s)", PHASES,
+    ),
+    _one(
+        "the halves of a table exchanged where bytes are q + 128", "runtime/jit/byte_lookup.py",
+        "(negative, positive) if is_offset(x) else (positive, negative)",
+        "(positive, negative) if is_offset(x) else (negative, positive)", LUT,
+    ),
+    _one(
+        "a table's last row left out", "runtime/jit/byte_lookup.py",
+        "            for r in range(8 * half, 8 * half + 8):\n                y =",
+        "            for r in range(8 * half, 8 * half + 7):\n                y =", LUT,
+    ),
+    _one(
+        "a byte's row counted without saturation", "runtime/jit/byte_lookup.py",
+        'k.overloaded("llvm.ssub.sat", index, const(v.type, ROW))', "k.b.sub(index, const(v.type, ROW))", LUT,
+    ),
+    _one(
+        "a last block of rows one short", "runtime/jit/broadcast.py",
+        "k.b.sub(i64(middle.size), first)", "k.b.sub(i64(middle.size - 1), first)", ELTWISE,
+    ),
+    _one(
+        "rows written out once for all entries", "runtime/jit/broadcast.py",
+        'k.b.or_(k.b.icmp_signed("==", number, i64(0)), k.b.icmp_signed("==", item, k.begin))',
+        'k.b.icmp_signed("==", item, k.begin)', ELTWISE,
+    ),
+    _one(
+        "a product's upper half shifted one too far", "runtime/jit/words.py",
+        "const(words.type, shift - 17)", "const(words.type, shift - 16)", ELTWISE,
+    ),
+    _one(
+        "the zero points of a sum left out where bytes are q + 128", "runtime/jit/kernels/eltwise.py",
+        "zero_points = words.raised(a, op.lhs_zero_point), words.raised(b, op.rhs_zero_point)\n    start",
+        "zero_points = op.lhs_zero_point, op.rhs_zero_point\n    start", ELTWISE,
+    ),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *AARCH64, *DERIVATION, *BOTH, *LIGHT)

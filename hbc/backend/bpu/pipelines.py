@@ -5,6 +5,7 @@ from __future__ import annotations
 from hbc.passes.assign_layout import AssignLayout
 from hbc.passes.canonicalize import Canonicalize
 from hbc.passes.check_plan import plan_is_sound
+from hbc.passes.compose_tables import ComposeTables
 from hbc.passes.cse import Cse
 from hbc.passes.dce import Dce
 from hbc.passes.decompose import Decompose
@@ -47,7 +48,7 @@ QUANTIZE = Stage(
     ),
 )  # fmt: skip
 PLACE = Stage("place", (Partition(), Dce()))
-LOWER = Stage("lower", (LowerToBpu(), AssignLayout(), Canonicalize(), Cse(), Dce()))
+LOWER = Stage("lower", (LowerToBpu(), AssignLayout(), Canonicalize(), Cse(), ComposeTables(), Cse(), Dce()))
 SCHEDULE = Stage("schedule", (PlanMemory(),), ensures=plan_is_sound)
 
 PIPELINE = (NORMALIZE, FUSE, QUANTIZE, PLACE, LOWER, SCHEDULE)

@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from ..registry import collect
-from . import conv, conv_transpose, eltwise, image, lut, matmul, move, pool, quant, reduce, resize, sample, select
+from . import (
+    conv,
+    conv_transpose,
+    eltwise,
+    image,
+    lut,
+    matmul,
+    max_pool,
+    move,
+    pool,
+    quant,
+    reduce,
+    resize,
+    sample,
+    select,
+)
 
-KERNELS = collect(conv, conv_transpose, matmul, pool, reduce, quant, eltwise, lut, move, resize, image, sample, select)
+KERNELS = collect(
+    conv, conv_transpose, matmul, max_pool, pool, reduce, quant, eltwise, lut, move, resize, image, sample, select
+)

@@ -77,7 +77,7 @@ def can_add(
     ):
         return False
     window, bias = conv_window(op, x, weight, outs[0]), constants[2]
-    if (op.inputs[2] >= 0 and bias is None) or not _fits_i32(window, x.dtype, weight, values, bias, 0):
+    if (op.inputs[2] >= 0 and bias is None) or not fits_i32(window, x.dtype, weight, values, bias, 0):
         return False
     quick = is_quick(op, outs[0], constants, host)
     return takes_quads(window, x, values.dtype, host, quick=quick) and packs(window, x, values, host, quick=quick)
@@ -103,7 +103,7 @@ def pack_window(
     x = image.dtype
     values = constants[1]
     bias = constant(constants, 2, "bias") if op.inputs[2] >= 0 else None
-    wide = not _fits_i32(window, x, weight, values, bias, addend)
+    wide = not fits_i32(window, x, weight, values, bias, addend)
     quick = is_quick(op, out, constants, host)
     if values is not None and not wide and takes_quads(window, image, values.dtype, host, quick=quick):
         return pack_byte_window(op, window, values, bias, image, constants, host, quick=quick)
@@ -142,7 +142,7 @@ def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Ten
     convolve(k, c, at, pack)
 
 
-def _fits_i32(
+def fits_i32(
     window: Window, x: DType, weight: Tensor, values: Array | None, bias: Array | None, addend: int | None
 ) -> bool:
     """True where no accumulator, in any order of summation, can leave i32, and the operands fit i16 (D3)."""

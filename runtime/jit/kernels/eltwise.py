@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ...isa import Add, Clamp, Maximum, Minimum, Mul, Scheme
+from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
-from .. import numerics
-from ..broadcast import broadcasting
+from .. import numerics, words
+from ..broadcast import Groups, broadcasting
 from ..emitter import F32, F64, I32, I64, Emitter, const, element, lanes_of, scalar_of, vector
+from ..host import Host
 from ..loops import elementwise
-from ..registry import KernelBuilder, Operands, kernel, operand
-from .quant import difference, reach
+from ..registry import Constants, KernelBuilder, Operands, Packed, kernel, operand, packing
+from .quant import difference, form_b, reach
 
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
@@ -22,6 +24,9 @@ Combine = Callable[[ir.Value, ir.Value], ir.Value]
 @kernel(Add)
 def emit_add(k: KernelBuilder, op: Add, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS D6, or float32 step by step."""
+    if op.scheme is Scheme.FLOAT:
+        broadcasting(k, ins[:2], outs[0], _in_floats(k, op, k.b.fadd))
+        return
     a_bound = reach(operand(ins, 0).dtype, op.lhs_zero_point) * abs(op.lhs_multiplier)
     b_bound = reach(operand(ins, 1).dtype, op.rhs_zero_point) * abs(op.rhs_multiplier)
     narrow = a_bound + b_bound < 1 << 31 and op.shift < 32 and outs[0].dtype is not DType.I32
@@ -34,12 +39,47 @@ def emit_add(k: KernelBuilder, op: Add, ins: Operands, outs: Sequence[Tensor]) -
         scaled = numerics.round_shift_half_up(k, total, const(total.type, op.shift))
         return _offset_and_clamp(k, scaled, op)
 
-    broadcasting(k, ins[:2], outs[0], _in_floats(k, op, k.b.fadd) if op.scheme is Scheme.FLOAT else integers)
+    broadcasting(k, ins[:2], outs[0], integers, groups=_sums_of_bytes(k, op, ins, outs[0], a_bound + b_bound))
+
+
+def _sums_of_bytes(k: KernelBuilder, op: Add, ins: Operands, out: Tensor, bound: int) -> Groups | None:
+    """D6 on bytes with multipliers of 16 bits: pairs of products in i32, half a step and the zero points in one
+    constant. Exact where |sum| ≤ `bound`, with the half step, is i32: then so is the sum modulo 2^32.
+    """
+    a, b = operand(ins, 0), operand(ins, 1)
+    half = 1 << (op.shift - 1) if op.shift else 0
+    weights = op.lhs_multiplier, op.rhs_multiplier
+    fits = all(-(1 << 15) <= w < 1 << 15 for w in weights) and op.shift < 32 and bound + half < 1 << 31
+    if not (all_bytes(a, b, out) and words.has_words(k.host) and fits):
+        return None
+    zero_points = words.raised(a, op.lhs_zero_point), words.raised(b, op.rhs_zero_point)
+    start = half - sum(w * z for w, z in zip(weights, zero_points, strict=True))
+
+    def combine(x: ir.Value, y: ir.Value) -> ir.Value:
+        rounded = []
+        for lhs, rhs in zip(words.words_of(k, a, x), words.words_of(k, b, y), strict=True):
+            sums = words.weighted_sum(k, lhs, rhs, weights, start)
+            low, high = (k.b.ashr(v, const(v.type, op.shift)) for v in sums)
+            rounded.append(words.saturated(k, low, high))
+        return words.finished(k, out, (rounded[0], rounded[1]), op.zero_point, op.clamp_min, op.clamp_max)
+
+    return Groups(words.group_of(k.host), combine)
+
+
+@packing(Mul)
+def pack_mul(
+    op: Mul, _ins: Operands, _outs: Sequence[Tensor], constants: Constants, _host: Host
+) -> Packed:  # the one multiplier and its shifts become part of the code
+    """Nothing to pack; the variant is (multiplier, pre shift, post shift) in form B."""
+    return Packed((), form_b(op, constants[2:5]))
 
 
 @kernel(Mul)
 def emit_mul(k: KernelBuilder, op: Mul, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS 5, or float32 step by step."""
+    if op.scheme is Scheme.FLOAT:
+        broadcasting(k, ins[:2], outs[0], _in_floats(k, op, k.b.fmul))
+        return
     a_bound, b_bound = (reach(operand(ins, i).dtype, zp) for i, zp in enumerate((op.lhs_zero_point, op.rhs_zero_point)))
     wide = I32 if a_bound * b_bound < 1 << 31 else I64
     params = [None if t is None else k.load(k.ins[2 + j], 0, element(t.dtype)) for j, t in enumerate(ins[2:5])]
@@ -52,19 +92,45 @@ def emit_mul(k: KernelBuilder, op: Mul, ins: Operands, outs: Sequence[Tensor]) -
         acc = k.b.mul(lhs, rhs)
         return numerics.requantize(k, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
 
-    broadcasting(k, ins[:2], outs[0], _in_floats(k, op, k.b.fmul) if op.scheme is Scheme.FLOAT else integers)
+    broadcasting(k, ins[:2], outs[0], integers, groups=_products_of_bytes(k, op, ins, outs[0], a_bound * b_bound))
+
+
+def _products_of_bytes(k: KernelBuilder, op: Mul, ins: Operands, out: Tensor, bound: int) -> Groups | None:
+    """Form B on products of bytes, in words; products that may pass i16 (`bound`) are shifted and saturated in i32."""
+    a, b = operand(ins, 0), operand(ins, 1)
+    if k.variant is None or not (all_bytes(a, b, out) and words.has_words(k.host)):
+        return None
+    mult, pre, post = k.variant
+    zero_points = words.raised(a, op.lhs_zero_point), words.raised(b, op.rhs_zero_point)
+    if not all(-(1 << 14) < z < 1 << 14 for z in zero_points):
+        return None
+
+    def combine(x: ir.Value, y: ir.Value) -> ir.Value:
+        done = []
+        for pair in zip(words.words_of(k, a, x), words.words_of(k, b, y), strict=True):
+            lhs, rhs = (words.plus(k, v, -z) for v, z in zip(pair, zero_points, strict=True))
+            if bound <= I16_MAX:
+                product = k.b.mul(lhs, rhs)
+                narrow = k.b.ashr(product, const(product.type, min(pre, 15)))
+            else:
+                low, high = (k.b.ashr(v, const(v.type, pre)) for v in words.product(k, lhs, rhs))
+                narrow = words.saturated(k, low, high)
+            done.append(words.scaled(k, narrow, mult, post))
+        return words.finished(k, out, (done[0], done[1]), op.zero_point, op.clamp_min, op.clamp_max)
+
+    return Groups(words.group_of(k.host), combine)
 
 
 @kernel(Maximum)
 def emit_maximum(k: KernelBuilder, _op: Maximum, ins: Operands, outs: Sequence[Tensor]) -> None:
     """The larger of each pair."""
-    broadcasting(k, ins[:2], outs[0], k.smax)
+    broadcasting(k, ins[:2], outs[0], k.smax, lanes=4 * k.host.lanes // outs[0].dtype.size)
 
 
 @kernel(Minimum)
 def emit_minimum(k: KernelBuilder, _op: Minimum, ins: Operands, outs: Sequence[Tensor]) -> None:
     """The smaller of each pair."""
-    broadcasting(k, ins[:2], outs[0], k.smin)
+    broadcasting(k, ins[:2], outs[0], k.smin, lanes=4 * k.host.lanes // outs[0].dtype.size)
 
 
 @kernel(Clamp)
@@ -79,6 +145,11 @@ def emit_clamp(k: KernelBuilder, op: Clamp, _ins: Operands, outs: Sequence[Tenso
 
 
 # ---- arithmetic
+
+
+def all_bytes(*tensors: Tensor) -> bool:
+    """True where every tensor is i8."""
+    return all(t.dtype is DType.I8 for t in tensors)
 
 
 def real(e: Emitter, x: ir.Value, zero_point: int, scale: float) -> ir.Value:

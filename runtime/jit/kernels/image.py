@@ -27,10 +27,8 @@ def emit_quantize_image(k: KernelBuilder, op: QuantizeImage, ins: Operands, outs
         to = k.b.mul(r, i64(w * c))
 
         def body(i: ir.Value, lanes: int) -> None:
-            planes = [
-                k.resize(quantizer(k.load(k.ins[0], k.b.add(k.b.add(first, i64(p * h * w)), i), F32, lanes)), I8)
-                for p in range(c)
-            ]
+            reals = [k.load(k.ins[0], k.b.add(k.b.add(first, i64(p * h * w)), i), F32, lanes) for p in range(c)]
+            planes = [k.resize(q, I8) for q in quantizer(reals)]
             at = k.b.add(to, k.b.mul(i, i64(c)))
             if lanes == 1:
                 for p, q in enumerate(planes):

@@ -1,21 +1,27 @@
-"""Lut and SegmentLut: look-ups, one element at a time; of bytes on AArch64, sixteen."""
+"""Lut and SegmentLut: bytes looked up in registers where the host can, else one element at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from ...isa import Lut, SegmentLut
+from ...numerics import IntArray, round_shift_half_up
 from ...program import Tensor
 from ...types import DType
 from .. import numerics
+from ..byte_lookup import byte_lookup
 from ..emitter import I8, I16, I32, I64, Emitter, const, element, i64
+from ..host import Host
 from ..loops import elementwise
 from ..offset import load_q, store_q
-from ..registry import KernelBuilder, Operands, kernel, operand
+from ..registry import Constants, KernelBuilder, Operands, Packed, kernel, operand, packing
 
 UNROLL = 8  # look-ups in flight; each waits for a load
+WORTH_A_TABLE = 1024  # elements from which on a table of 65536 results is made of a table in segments
 
 
 @kernel(Lut)
@@ -24,14 +30,49 @@ def emit_lut(k: KernelBuilder, _op: Lut, ins: Operands, outs: Sequence[Tensor]) 
     if k.host.aarch64 and outs[0].dtype is DType.I8:
         _emit_lut_in_registers(k, outs[0])
         return
-    ty = element(outs[0].dtype)
-    middle = k.at(k.ins[1], 128, outs[0].dtype.size)
+    x, out, ty = operand(ins, 0), outs[0], element(outs[0].dtype)
+    middle = k.at(k.ins[1], 128, out.dtype.size)
 
     def one(i: ir.Value) -> None:
-        index = k.resize(load_q(k, operand(ins, 0), k.ins[0], i, 1), I64)
-        store_q(k, outs[0], k.load(middle, index, ty), k.outs[0], i)
+        index = k.resize(load_q(k, x, k.ins[0], i, 1), I64)
+        store_q(k, out, k.load(middle, index, ty), k.outs[0], i)
 
-    elementwise(k, outs[0].elements, UNROLL, lambda i, n: _each(k, i, n, one))
+    look_up = byte_lookup(k, k.ins[1], x, out) if out.dtype is DType.I8 else None
+    if look_up is None:
+        elementwise(k, out.elements, UNROLL, lambda i, n: _each(k, i, n, one))
+        return
+    found = look_up
+    width = 4 * k.host.lanes
+
+    def body(i: ir.Value, n: int) -> None:
+        if n == 1:
+            one(i)
+        else:
+            k.store(found(k.load(k.ins[0], i, I8, n)), k.outs[0], i)
+
+    elementwise(k, out.elements, width, body)
+
+
+@packing(SegmentLut)
+def pack_segment_lut(
+    op: SegmentLut, ins: Operands, outs: Sequence[Tensor], constants: Constants, _host: Host
+) -> Packed:
+    """For tensors that are worth it, the results for all i16 values; the variant says whether they are there."""
+    segments, table = constants[1:3]
+    if segments is None or table is None or outs[0].elements < WORTH_A_TABLE:
+        return Packed((), variant=False)
+    return Packed((every_result(op, segments, table).astype(outs[0].dtype.numpy),), variant=True)
+
+
+def every_result(op: SegmentLut, segments: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> IntArray:
+    """NUMERICS D8 of −32768 … 32767, as int64 [65536]."""
+    x, segments = np.arange(-(1 << 15), 1 << 15), segments.astype(np.int64)
+    first, shift, row = segments[np.searchsorted(segments[:, 0], x, side="right") - 1].T
+    entry = np.minimum((x - first) >> shift, 63)
+    fraction = x - first - (entry << shift)
+    low, high = (table[row, entry + j].astype(np.int64) for j in range(2))
+    y = low + round_shift_half_up((high - low) * fraction, shift)
+    return np.clip(y, op.clamp_min, op.clamp_max)
 
 
 def _emit_lut_in_registers(k: KernelBuilder, out: Tensor) -> None:
@@ -60,10 +101,19 @@ def _emit_lut_in_registers(k: KernelBuilder, out: Tensor) -> None:
 
 @kernel(SegmentLut)
 def emit_segment_lut(k: KernelBuilder, op: SegmentLut, ins: Operands, outs: Sequence[Tensor]) -> None:
-    """NUMERICS D8: find the segment, then interpolate half up inside it, in i64."""
+    """NUMERICS D8: look the result up, or find the segment, then interpolate half up inside it, in i64."""
     segments = ins[1]
     assert segments is not None
     count = segments.shape[0]
+    if k.variant:
+        ty = element(outs[0].dtype)
+        middle = k.at(k.packed[0], 1 << 15, outs[0].dtype.size)
+
+        def look_up(i: ir.Value) -> None:
+            k.store(k.load(middle, k.resize(k.load(k.ins[0], i, I16), I64), ty), k.outs[0], i)
+
+        elementwise(k, outs[0].elements, UNROLL, lambda i, n: _each(k, i, n, look_up))
+        return
 
     def one(i: ir.Value) -> None:
         x = k.resize(k.load(k.ins[0], i, I16), I64)

@@ -1,4 +1,4 @@
-"""MaxPool and AvgPool: vectors run along the channels, loops over the positions of a window that lie inside."""
+"""AvgPool, and any pool: vectors run along the channels, loops over the positions of a window that lie inside."""
 
 from __future__ import annotations
 
@@ -11,34 +11,13 @@ from ...program import Tensor
 from .. import numerics
 from ..emitter import I32, I64, const, element, i64, lanes_of, scalar_of
 from ..loops import coordinates
-from ..offset import is_offset, load_as_stored, load_q, store_q
+from ..offset import load_as_stored, load_q, store_q
 from ..registry import KernelBuilder, kernel, operand
 from .quant import load_scheme
 
 Pool = MaxPool | AvgPool
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 Inside = tuple[ir.Value, ir.Value]
-
-
-@kernel(MaxPool)
-def emit_max_pool(k: KernelBuilder, op: MaxPool, ins: Sequence[Tensor | None], outs: Sequence[Tensor]) -> None:
-    """The maximum needs no arithmetic, so that lanes are as narrow as the elements."""
-    x, out = operand(ins, 0), outs[0]
-    lanes = fit_lanes(k.host.lanes * 4 // x.dtype.size, out.shape[3])
-    bytes_up = is_offset(x)  # then q + 128 is ordered as bytes without sign
-    lowest = const(element(x.dtype), 0 if bytes_up else x.dtype.limits[0], lanes)
-
-    def larger(a: ir.Value, b: ir.Value) -> ir.Value:
-        return k.overloaded("llvm.umax", a, b) if bytes_up else k.smax(a, b)
-
-    def pixel(at: list[ir.Value], inside: list[Inside], position: ir.Value) -> None:
-        def channels(c: ir.Value) -> None:
-            result = _window(k, op, x, (at, inside), c, lowest, larger)
-            k.store(result, k.outs[0], k.b.add(position, c))
-
-        each_vector(k, out.shape[3], lanes, channels)
-
-    _each_pixel(k, op, x, out, pixel)
 
 
 @kernel(AvgPool)
@@ -64,6 +43,18 @@ def emit_avg_pool(k: KernelBuilder, op: AvgPool, ins: Sequence[Tensor | None], o
             store_q(k, out, k.resize(y, element(out.dtype)), k.outs[0], k.b.add(position, c))
 
         each_vector(k, out.shape[3], lanes, channels)
+
+    _each_pixel(k, op, x, out, pixel)
+
+
+def combine_windows(k: KernelBuilder, op: Pool, x: Tensor, out: Tensor, start: ir.Constant, combine: Combine) -> None:
+    """Every window's inside positions as they are stored, combined onto `start`, are the result."""
+
+    def pixel(at: list[ir.Value], inside: list[Inside], position: ir.Value) -> None:
+        def channels(c: ir.Value) -> None:
+            k.store(_window(k, op, x, (at, inside), c, start, combine), k.outs[0], k.b.add(position, c))
+
+        each_vector(k, out.shape[3], lanes_of(start), channels)
 
     _each_pixel(k, op, x, out, pixel)
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ...isa import Dequantize, FlipSign, Quantize, Requantize, Rounding, Scheme
+from ...isa import Dequantize, FlipSign, Mul, Quantize, Requantize, Rounding, Scheme
+from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
 from .. import numerics
 from ..emitter import F32, I32, I64, Emitter, const, element, lanes_of
 from ..loops import elementwise, rows, span
 from ..offset import load_q, store_q
-from ..registry import KernelBuilder, Operands, kernel, operand
+from ..registry import Constants, KernelBuilder, Operands, kernel, operand
 
 Parameters = list["ir.Value | None"]
 LoadParameters = Callable[["ir.Value | int", int], Parameters]
@@ -28,10 +29,10 @@ def emit_quantize(k: KernelBuilder, op: Quantize, _ins: Operands, outs: Sequence
         quantizer = one_quantizer(k, op, out)
 
         def flat(i: ir.Value, lanes: int) -> None:
-            q = quantizer(k.load(k.ins[0], i, F32, lanes))
+            (q,) = quantizer([k.load(k.ins[0], i, F32, lanes)])
             store_q(k, out, k.resize(q, element(out.dtype)), k.outs[0], i)
 
-        elementwise(k, out.elements, k.host.lanes, flat)
+        elementwise(k, out.elements, (4 if out.dtype.size == 1 else 1) * k.host.lanes, flat)
         return
 
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
@@ -55,18 +56,18 @@ def emit_dequantize(k: KernelBuilder, op: Dequantize, ins: Operands, outs: Seque
     _by_channel(k, outs[0].shape, op.axis, k.host.lanes, _scale_and_zero_point(k), body)
 
 
-def one_quantizer(k: KernelBuilder, op: Quantize, out: Tensor) -> Callable[[ir.Value], ir.Value]:
+def one_quantizer(k: KernelBuilder, op: Quantize, out: Tensor) -> Callable[[Sequence[ir.Value]], list[ir.Value]]:
     """What quantises float32 vectors by the only scale (operand 1) and zero point (operand 2): to integers."""
     scale, zero_point = k.load(k.ins[1], 0, F32), k.load(k.ins[2], 0, I32)
     small = op.rounding is Rounding.HALF_EVEN_F32 and out.dtype.size == 1
-    inverse = k.b.fdiv(const(F32, 1.0), scale) if small else None
+    by = numerics.ByteScale.of(k, scale, zero_point, op.clamp_min, op.clamp_max) if small else None
 
-    def quantizer(x: ir.Value) -> ir.Value:
-        lanes = lanes_of(x)
+    def quantizer(xs: Sequence[ir.Value]) -> list[ir.Value]:
+        lanes = lanes_of(xs[0])
+        if by is not None and lanes > 1:
+            return numerics.quantize_bytes(k, xs, by.splat(k, lanes), op.clamp_min, op.clamp_max)
         s, zp = k.splat(scale, lanes), k.splat(zero_point, lanes)
-        if inverse is None or lanes == 1:
-            return numerics.quantize(k, x, s, zp, op.rounding, op.clamp_min, op.clamp_max)
-        return numerics.quantize_bytes(k, x, (s, k.splat(inverse, lanes)), zp, op.clamp_min, op.clamp_max)
+        return [numerics.quantize(k, x, s, zp, op.rounding, op.clamp_min, op.clamp_max) for x in xs]
 
     return quantizer
 
@@ -128,6 +129,14 @@ def requantize(e: Emitter, op: Requantize, acc: ir.Value, params: Parameters) ->
     """`acc` by the instruction's scheme, as i32."""
     mult, pre, post = params
     return numerics.requantize(e, acc, op.scheme, mult, pre, post, op.zero_point, op.clamp_min, op.clamp_max)
+
+
+def form_b(op: Requantize | Mul, constants: Constants) -> tuple[int, int, int] | None:
+    """(multiplier, pre shift, post shift) of form B where each is one constant, the multiplier i16; else None."""
+    if op.scheme is not Scheme.FORM_B or any(c is None or c.shape != (1,) for c in constants):
+        return None
+    mult, pre, post = (int(c[0]) for c in constants if c is not None)
+    return (mult, pre, post) if abs(mult) <= I16_MAX else None
 
 
 def reach(dtype: DType, zero_point: int) -> int:

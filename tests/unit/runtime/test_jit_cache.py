@@ -72,25 +72,22 @@ def test_what_was_compiled_is_found_again_and_runs(place: Path) -> None:
 )
 def test_other_models_have_other_keys(other: Callable[[Model], Model]) -> None:
     one = a_model()
-    keys = {cache.key_of(m, host(), parallel=False) for m in (one, other(one))}
+    keys = {cache.key_of(m, host()) for m in (one, other(one))}
     assert len(keys) == 2
 
 
-def test_other_machines_and_thread_modes_have_other_keys_and_names_do_not_matter() -> None:
+def test_other_machines_have_other_keys_and_names_do_not_matter() -> None:
     model = a_model()
-    keys = {cache.key_of(model, host(), parallel=p) for p in (False, True)}
-    keys |= {
-        cache.key_of(model, replace(host(), **{k: v}), parallel=False) for k, v in (("cpu", "other"), ("lanes", 2))
-    }
-    assert len(keys) == 4
+    keys = {cache.key_of(model, replace(host(), **more)) for more in ({}, {"cpu": "other"}, {"lanes": 2})}
+    assert len(keys) == 3
     renamed = replace(model, name="n", tensors=tuple(replace(t, name="t") for t in model.tensors))
-    assert cache.key_of(renamed, host(), parallel=False) == cache.key_of(model, host(), parallel=False)
+    assert cache.key_of(renamed, host()) == cache.key_of(model, host())
 
 
 def test_an_edit_of_the_generator_makes_other_keys() -> None:
-    before = cache.key_of(a_model(), host(), parallel=False)
+    before = cache.key_of(a_model(), host())
     with mock.patch.object(cache, "_generator", return_value="edited"):
-        assert cache.key_of(a_model(), host(), parallel=False) != before
+        assert cache.key_of(a_model(), host()) != before
 
 
 @pytest.mark.parametrize("size", [0, 7, 32768, 100_000])

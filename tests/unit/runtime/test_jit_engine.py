@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,15 +23,17 @@ import pytest
 from hbc_runtime import reference
 from hbc_runtime.errors import HbmError
 from hbc_runtime.isa import Add, Clamp, Conv2d, Instruction, MaxPool, Minimum, ReduceMax, Reshape, Scheme
-from hbc_runtime.jit import JitModel, assembly, build
+from hbc_runtime.jit import JitModel, assembly, build, engine, threads
 from hbc_runtime.jit.emitter import mangled
 from hbc_runtime.jit.fused import QuantizeImage
 from hbc_runtime.jit.host import Host, host
 from hbc_runtime.jit.registry import Registry
+from hbc_runtime.jit.team import JOB, WORDS, Word
 from hbc_runtime.program import BpuSegment, Constants, CpuSegment, Model, Segment, Storage, Tensor
 from hbc_runtime.types import DType
 
 Array = npt.NDArray[Any]
+ROOT = Path(__file__).parents[3]
 SIDE, CHANNELS = 24, 32
 RESULT = (1, SIDE // 2, SIDE // 2, CHANNELS)
 
@@ -115,6 +122,12 @@ def a_chain() -> tuple[Model, int]:
     return net.model(steps), out
 
 
+@pytest.fixture(autouse=True)
+def enough_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many threads as a test asks for, on machines that have fewer CPUs, too."""
+    monkeypatch.setattr(engine, "available_cpus", lambda: 64)
+
+
 def image(seed: int) -> Array:
     return np.random.default_rng(seed).integers(-128, 128, (1, SIDE, SIDE, CHANNELS)).astype(np.int8)
 
@@ -184,7 +197,7 @@ def test_a_reshape_onto_its_own_bytes_costs_nothing() -> None:
     net = Network()
     x = net.scratch((4, 4))
     net.tensors.append(replace(net.tensors[x], shape=(16,)))
-    made = assembly._Assembly(net.model([Reshape(inputs=(x,), outputs=(x + 1,))]), host(), parallel=False)
+    made = assembly._Assembly(net.model([Reshape(inputs=(x,), outputs=(x + 1,))]), host())
     made.finish()
     assert not made.kernels
 
@@ -193,7 +206,7 @@ def test_equal_instructions_share_a_kernel_whatever_their_constants() -> None:
     net, shape = Network(), (1, 8, 8, 16)
     x, y = net.scratch(shape), net.scratch(shape)
     steps = [net.conv(x, y, 1), net.conv(y, x, 2), net.conv(x, y, 3, kernel=1)]
-    made = assembly._Assembly(net.model(steps), host(), parallel=False)
+    made = assembly._Assembly(net.model(steps), host())
     made.finish()
     assert len(made.kernels) == 2
 
@@ -213,7 +226,7 @@ def test_a_tensor_with_a_reader_that_knows_no_other_form_is_stored_as_it_is() ->
 
 def test_small_kernels_stay_on_one_thread_and_large_ones_do_not() -> None:
     model, _ = a_chain()
-    made = assembly._Assembly(model, host(), parallel=True)
+    made = assembly._Assembly(model, host())
     made.finish()
     is_small = {kernel.function.name.rsplit("_", 1)[0]: kernel.is_small for kernel in made.kernels.values()}
     assert is_small["conv2d"] is False
@@ -250,23 +263,188 @@ def test_a_system_that_starts_no_more_threads_is_an_hbm_error(monkeypatch: pytes
         assert not thread.is_alive()
 
 
-def test_helpers_are_freed_where_the_calling_thread_fails() -> None:
-    """Ctrl-C before this thread enters the segment: the others wait in a barrier that it will never reach."""
+def test_a_run_needs_no_helper_to_come() -> None:
+    """The helpers are held up outside their JIT code: the leader does all of the work, and what they do later is
+    nothing.
+    """
+    model, out = a_chain()
+    jit = build(model, 3)
+    assert jit._pool is not None
+    shared = jit._pool._shared
+    wait_for(lambda: all(shared.parked[1:]))
+    with mock.patch.object(jit._pool, "wake"):
+        for seed in range(5):
+            y = np.zeros(RESULT, np.int8)
+            run(jit, model, [image(seed)], [y])
+            assert np.array_equal(y, by_reference(model, [image(seed)])[out])
+    assert all(shared.parked[1:])
+    assert not jit._pool._presence[1:, 0].any()
+    late = y.copy()
+    y[:] = 77
+    shared.wake[1].put(None)  # finds the last job posted, and nothing left of it
+    wait_for(lambda: jit._pool._presence[1, 0] == shared.posted[0])
+    wait_for(lambda: shared.parked[1])
+    assert (y == 77).all()
+    run(jit, model, [image(4)], [y])
+    assert np.array_equal(y, late)
+    jit.close()
+
+
+def test_helpers_do_the_work_of_a_leader_that_is_held_up() -> None:
+    """The leader posts a job and takes nothing of it: helpers alone finish it."""
+    model, out = a_chain()
+    jit = build(model, 3)
+    assert jit._pool is not None
+    x, y = image(3), np.zeros(RESULT, np.int8)
+    done = threading.Event()
+    lead = jit._lead
+
+    def posts_only(team: int, job: Any) -> int:
+        jit._team[WORDS : WORDS + 8 * JOB].view(np.int64)[:] = list(job)
+        jit._pool._shared.posted[0] = job[Word.BASE]
+        wait_for(lambda: np.array_equal(y, expected))
+        done.set()
+        return lead(team, job)
+
+    expected = by_reference(model, [x])[out]
+    with mock.patch.object(jit, "_lead", posts_only):
+        run(jit, model, [x], [y])
+    assert done.is_set()
+    assert np.array_equal(y, expected)
+    jit.close()
+
+
+def test_an_idle_model_costs_nothing() -> None:
+    """After a run its helpers spin for a while, then sleep until the next one."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        pytest.skip("this system has no clock of a thread's CPU time")
+    model, out = a_chain()
+    before = threading.enumerate()
+    jit = build(model, 3)
+    clocks = [time.pthread_getcpuclockid(t.ident) for t in threading.enumerate() if t not in before and t.ident]
+    assert len(clocks) == 2
+
+    def sleep() -> bool:
+        start = [time.clock_gettime(c) for c in clocks]
+        time.sleep(0.02)
+        return start == [time.clock_gettime(c) for c in clocks]
+
+    for seed in range(3):
+        y = np.zeros(RESULT, np.int8)
+        run(jit, model, [image(seed)], [y])
+        assert np.array_equal(y, by_reference(model, [image(seed)])[out])
+        wait_for(sleep)
+    jit.close()
+
+
+def test_no_mask_of_cpus_outlives_a_run() -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("only Linux has masks of CPUs for threads")
+    model, _ = a_chain()
+    jit = build(model, 3)
+    assert jit._pool is not None
+    shared, own = jit._pool._shared, os.sched_getaffinity(0)
+    for pause in (0, 0, 0.02, 0.02, 0):
+        run(jit, model, [image(0)], [np.zeros(RESULT, np.int8)])
+        time.sleep(pause)  # long enough for the helpers to park
+    wait_for(lambda: all(shared.parked[1:]))
+    assert os.sched_getaffinity(0) == own
+    assert [os.sched_getaffinity(i) for i in shared.ids[1:]] == [own, own]
+    assert not shared.masks
+    jit.close()
+
+
+def test_runs_at_once_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With four CPUs, a run that wants three while two threads are busy gets two; one for which none is left, one."""
+    monkeypatch.setattr(engine, "available_cpus", lambda: 4)
+    running = threads._Running()
+    assert [running.enter(wanted, 4) for wanted in (2, 3, 3)] == [2, 2, 1]
+    for granted in (2, 2, 1):
+        running.leave(granted)
+    assert running.enter(8, 4) == 4
+    assert build(a_chain()[0], 8).threads == 4
+
+
+def test_a_forked_child_runs_alone() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork on this system")
     model, out = a_chain()
     jit = build(model, 2)
-    original = jit._entries[0]
-
-    def interrupted(*args: Any) -> None:
-        if args[-2] == 0:
-            time.sleep(0.05)  # let the helper come to its barrier
-            raise KeyboardInterrupt
-        original(*args)
-
     y = np.zeros(RESULT, np.int8)
-    with mock.patch.dict(jit._entries, {0: interrupted}), pytest.raises(KeyboardInterrupt):
-        run(jit, model, [image(0)], [y])
     run(jit, model, [image(0)], [y])
-    assert np.array_equal(y, by_reference(model, [image(0)])[out])
+    expected = by_reference(model, [image(1)])[out]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads about is what this test is for
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run(jit, model, [image(1)], [y])
+            status = 0 if np.array_equal(y, expected) and threads.RUNNING.count == 0 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    run(jit, model, [image(1)], [y])
+    assert np.array_equal(y, expected)
+    jit.close()
+
+
+@pytest.mark.parametrize("state", ["hot", "parked"])
+def test_an_interpreter_ends_whatever_its_helpers_do(state: str) -> None:
+    code = (
+        "import time\n"
+        "from tests.unit.runtime.test_jit_engine import *\n"
+        "engine.available_cpus = lambda: 3\n"
+        "model, out = a_chain()\n"
+        "jit = build(model, 3)\n"
+        "run(jit, model, [image(0)], [np.zeros(RESULT, np.int8)])\n"
+        f"time.sleep({0.1 if state == 'parked' else 0})\n"
+        "print('done')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_many_runs_in_a_row_and_at_once(count: int) -> None:
+    """Hot helpers, late ones and parked ones, with more threads than CPUs."""
+    model, out = a_chain()
+    expected = [by_reference(model, [image(seed)])[out] for seed in range(3)]
+    jit = build(model, count)
+
+    def many(first: int) -> bool:
+        good = True
+        for n in range(150):
+            y = np.zeros(RESULT, np.int8)
+            run(jit, model, [image((first + n) % 3)], [y])
+            good = good and np.array_equal(y, expected[(first + n) % 3])
+            if n % 50 == 49:
+                time.sleep(0.01)
+        return good
+
+    assert many(0)
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(many, range(3), timeout=120))
+    assert threads.RUNNING.count == 0
+    jit.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("samples", [1, 2, 5, 16])
+def test_samples_in_one_call(count: int, samples: int) -> None:
+    model, out = a_chain()
+    jit = build(model, count)
+    xs = np.stack([image(seed) for seed in range(samples)])
+    blob = np.frombuffer(bytes(model.constants.data) + b"\0", np.uint8)
+    for fill in (0x11, 0xEE):
+        arenas = np.full((jit.threads, model.arena_size + 64), fill, np.uint8)
+        ys = np.zeros((samples, *RESULT), np.int8)
+        rows = [np.array([[a.ctypes.data] for a in arrays]) for arrays in (xs, ys)]
+        jit.run_samples(0, arenas, blob.ctypes.data, *rows)
+        for x, y in zip(xs, ys, strict=True):
+            assert np.array_equal(y, by_reference(model, [x])[out])
     jit.close()
 
 
@@ -321,7 +499,7 @@ def test_the_same_network_compiles_for_a_64_bit_arm() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     arm = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", lanes=4, registers=32, x86=False)
-    made = assembly._Assembly(a_chain()[0], arm, parallel=True)
+    made = assembly._Assembly(a_chain()[0], arm)
     with mock.patch.object(assembly, "target_machine", side_effect=StopIteration), pytest.raises(StopIteration):
         made.finish()  # everything but code generation for this machine
     machine = llvm.Target.from_triple(arm.triple).create_target_machine(cpu=arm.cpu, opt=2)

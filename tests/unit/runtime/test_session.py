@@ -232,7 +232,8 @@ def test_closing_lets_a_run_under_way_finish() -> None:
     inside, go, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Slow:
-        def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        def run(self, inputs: list[np.ndarray], count: int) -> list[np.ndarray]:
+            assert count == 1
             inside.set()
             assert go.wait(10)
             assert not closed.is_set()

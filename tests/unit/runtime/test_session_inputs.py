@@ -149,7 +149,7 @@ def test_a_model_without_inputs_says_so() -> None:
     [
         ((1, 4, 5, 3), "this looks like NHWC; pass x.transpose(0, 3, 1, 2)"),
         ((3, 4, 5), "pass x[None]: the batch axis is missing"),
-        ((2, 3, 4, 5), "the batch is 1 and fixed"),
+        ((0, 3, 4, 5), "the batch is 1: pass a multiple of it"),
         ((1, 3, 4, 6), "pass an array of shape (1, 3, 4, 5)"),
     ],
 )
