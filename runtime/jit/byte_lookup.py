@@ -1,4 +1,4 @@
-"""A table of 256 bytes looked up by vectors of bytes, in registers: x86's permutations and shuffles of bytes."""
+"""A table of 256 bytes looked up by vectors of bytes, in registers: permutations and shuffles of bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,28 @@ def byte_lookup(k: KernelBuilder, table: ir.Value, x: Tensor, out: Tensor) -> Lo
         return _by_permutation(k, table, x, out)
     if k.host.lanes in _SHUFFLE and k.host.x86:
         return _by_shuffles(k, table, x, out)
+    if k.host.aarch64 and not is_offset(x) and not is_offset(out):
+        return _by_quarters(k, table)
     return None
+
+
+def _by_quarters(k: KernelBuilder, table: ir.Value) -> LookUp:
+    """AArch64's tbl and tbx choose from 64 bytes; the table stays in 16 registers.
+
+    An index beyond a quarter gives 0 by tbl, and leaves what is there by tbx; indices less 64 wrap, so that each one is
+    inside of one quarter only.
+    """
+    parts = [k.load(table, 16 * i, I8, 16) for i in range(16)]
+
+    def look_up(v: ir.Value) -> ir.Value:
+        index = flipped(k, v)
+        y = k.intrinsic("llvm.aarch64.neon.tbl4.v16i8", v.type, *parts[:4], index)
+        for first in (4, 8, 12):
+            index = k.b.sub(index, const(v.type, 64))
+            y = k.intrinsic("llvm.aarch64.neon.tbx4.v16i8", v.type, y, *parts[first : first + 4], index)
+        return y
+
+    return look_up
 
 
 def _by_permutation(k: KernelBuilder, table: ir.Value, x: Tensor, out: Tensor) -> LookUp:

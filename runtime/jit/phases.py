@@ -64,7 +64,8 @@ def phases_of(window: Window) -> tuple[Phase, ...]:
     whole = min(rows.kernel - rows.stuffing, columns.kernel - columns.stuffing) >= 0
     enough = rows.out >= rows.stuffing and columns.out >= columns.stuffing
     image = rows.out * columns.out * window.outputs
-    if not (plain and whole and enough) or (window.batch > 1 and image % (columns.stuffing * window.outputs)):
+    even = rows.stuffing * columns.out % columns.stuffing == 0  # rows are whole pixel pitches apart: _PhaseLoops
+    if not (plain and whole and enough and even) or (window.batch > 1 and image % (columns.stuffing * window.outputs)):
         return ()
     return tuple(_phases(window, image))
 

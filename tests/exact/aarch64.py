@@ -1,8 +1,8 @@
 """Machine code for AArch64 on any machine: an object file made into a program, and run under QEMU's user emulation.
 
-No compiler, assembler or linker is needed: LLVM's object files hold few kinds of relocations, and what surrounds a
-segment's entry is a page of instructions written out here. The program is static and knows nothing but system calls:
-it calls the entry (with two threads, from a second thread as well), writes the arena to its standard output, and ends.
+No compiler, assembler or linker is needed: LLVM's object files hold few kinds of relocations, and what surrounds them
+is a page of instructions written out here. The program is static and knows nothing but system calls: it does one job
+(see jit/team.py; with two threads, one leads and one serves), writes the arena to its standard output, and ends.
 
 QEMU is taken from the PATH, or unpacked from Debian's package into a folder of the user's. On AArch64 Linux there is
 none: the program runs as it is.
@@ -24,8 +24,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hbc_runtime.jit.barrier import LINE
 from hbc_runtime.jit.code import Code
+from hbc_runtime.jit.share import RUN_BITS
+from hbc_runtime.jit.team import CLOSING, Word, team_bytes
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 PAGE = 0x10000  # the largest page that AArch64 kernels use
@@ -259,12 +260,29 @@ class _Writer:
         """cbz or cbnz."""
         self.put((0xB4 if wide else 0x34) << 24 | (not zero) << 24 | (target - self.here) // 4 % 2**19 << 5 | register)
 
+    def signal(self, address: int) -> None:
+        """1 to an i32: mov w10, #1; stlr w10, [x9]."""
+        self.load(9, address)
+        self.put(0x52800020 | 10, 0x889FFC00 | 9 << 5 | 10)
+
+    def wait(self, address: int) -> None:
+        """Until an i32 is not 0: ldar w10, [x9]; cbz."""
+        self.load(9, address)
+        self.put(0x88DFFC00 | 9 << 5 | 10)
+        self.branch_if(10, self.here - 4, zero=True, wide=False)
+
+    def function(self, target: int, *arguments: int) -> None:
+        """Call with integers."""
+        for register, value in enumerate(arguments):
+            self.load(register, value)
+        self.call(target)
+
     def bytes(self) -> bytes:
         return struct.pack(f"<{len(self.words)}I", *self.words)
 
 
 def _library(at: int) -> tuple[bytes, dict[str, int]]:
-    """What generated code may call: memcpy, memmove, memset, and the yielding of the CPU."""
+    """What generated code may call: memcpy, memset, the yielding of the CPU, and which one it is."""
     w, names = _Writer(at), {}
     names["memcpy"] = w.here
     w.put(0xAA0003E4)  # mov x4, x0
@@ -281,6 +299,9 @@ def _library(at: int) -> tuple[bytes, dict[str, int]]:
     names["hbc_yield"] = w.here
     w.system(124)  # sched_yield
     w.put(0xD65F03C0)
+    names["hbc_cpu"] = w.here
+    w.load(0, 0)
+    w.put(0xD65F03C0)
     return w.bytes(), names
 
 
@@ -289,44 +310,37 @@ _THREAD = 0x50F00  # clone's flags: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM
 
 @dataclass(frozen=True)
 class _Places:
-    """Addresses: the entry, its six pointers, the arena's end, the second thread's stack top, and its "done" flag."""
+    """Addresses: what there is to call, the team's memory, the job, the arena and its end.
 
-    entry: int
-    arguments: tuple[int, ...]
-    stop: int
+    And of the second thread: the top of its stack, and two flags (it has begun, it has ended).
+    """
+
+    names: dict[str, int]
+    team: int
+    job: int
+    arena: tuple[int, int]
     stack: int
-    done: int
+    flags: tuple[int, int]
 
 
 def _start(at: int, p: _Places, threads: int) -> bytes:
-    """Call the entry, on two threads if so asked; write the arena; exit."""
-
-    def run(thread: int) -> None:
-        for register, value in enumerate((*p.arguments, thread, threads)):
-            w.load(register, value)
-        w.call(p.entry)
-
+    """Do the job, on two threads if so asked; write the arena; exit."""
     w = _Writer(at)
-    if threads == 2:
+    if threads == 1:
+        w.function(p.names["work"], p.team, p.job, 0)
+    else:
+        second = _second_thread(0, p)
         for register, value in enumerate((_THREAD, p.stack, 0, 0, 0)):
             w.load(register, value)
         w.system(220)  # clone
-        parent, size = w.here, 4 * (8 * 4 + 1 + 4 + 1 + 1 + 4 + 4 + 1)
-        w.branch_if(0, parent + 4 + size, zero=False)
-        run(1)
-        w.load(9, p.done)
-        w.put(0x52800020 | 10, 0x889FFC00 | 9 << 5 | 10)  # mov w10, #1; stlr w10, [x9]
-        w.load(0, 0)
-        w.system(93)  # exit: of this thread
-        assert w.here == parent + 4 + size
-    run(0)
-    if threads == 2:
-        w.load(9, p.done)
-        waiting = w.here
-        w.put(0x88DFFC00 | 9 << 5 | 10)  # ldar w10, [x9]
-        w.branch_if(10, waiting, zero=True, wide=False)
-    w.load(19, p.arguments[0])
-    w.load(20, p.stop)
+        w.branch_if(0, w.here + 4 + len(second), zero=False)
+        w.put(*struct.unpack(f"<{len(second) // 4}I", _second_thread(w.here, p)))
+        w.wait(p.flags[0])
+        w.function(p.names["lead"], p.team, p.job)
+        w.signal(p.team + CLOSING)
+        w.wait(p.flags[1])
+    w.load(19, p.arena[0])
+    w.load(20, p.arena[1])
     again = w.here
     w.load(0, 1)
     w.put(0xAA1303E1, 0xCB130282)  # mov x1, x19; sub x2, x20, x19
@@ -338,11 +352,21 @@ def _start(at: int, p: _Places, threads: int) -> bytes:
     return w.bytes()
 
 
+def _second_thread(at: int, p: _Places) -> bytes:
+    w = _Writer(at)
+    w.signal(p.flags[0])
+    w.function(p.names["serve"], p.team, 1, 0, 1 << 40)
+    w.signal(p.flags[1])
+    w.load(0, 0)
+    w.system(93)  # exit: of this thread
+    return w.bytes()
+
+
 # ---- running
 
 
 def run(code: Code, cpu: str, arena: Bytes, constants: bytes, threads: int = 1) -> Bytes:
-    """What the arena holds after entry 0 has run over it. `cpu` is QEMU's name of the CPU; `threads` is 1 or 2."""
+    """What the arena holds after segment 0 has run over it. `cpu` is QEMU's name of the CPU; `threads` is 1 or 2."""
     command = emulator()
     assert isinstance(command, list), command
     if command:
@@ -366,14 +390,18 @@ def _program(code: Code, arena: Bytes, constants: bytes, threads: int) -> bytes:
     linked, names = Object(code.object).link(linked_at, outside)
     image.place(linked)
     memory = arena.tobytes()
-    pointers = [
-        image.place(memory),
-        image.place(constants + b"\0"),
-        image.place(code.packed.tobytes()),
-        *(image.place(bytes(8)) for _ in range(2)),
-        image.place(b"", LINE + code.scratch * threads + 64),
-    ]
-    stack, done = image.place(b"", STACK), image.place(bytes(4))
-    places = _Places(names["entry_0"], tuple(pointers), pointers[0] + len(memory), stack + STACK, done)
+    job = {
+        Word.ARENA: image.place(memory),
+        Word.CONSTANTS: image.place(constants + b"\0"),
+        Word.PACKED: image.place(code.packed.tobytes()),
+        Word.SCRATCH: image.place(b"", code.scratch * threads + 64),
+        Word.BASE: 1 << RUN_BITS,
+        Word.PARTS: 0 if threads == 1 else threads,
+    }
+    job_at = image.place(struct.pack(f"<{len(Word)}q", *(job.get(w, 0) for w in Word)))
+    team, stack = image.place(b"", team_bytes(threads, code.stages)), image.place(b"", STACK)
+    flags = image.place(bytes(8)), image.place(bytes(8))
+    arena_at = job[Word.ARENA], job[Word.ARENA] + len(memory)
+    places = _Places(names, team, job_at, arena_at, stack + STACK, flags)
     image.replace(start, _start(start, places, threads))
     return image.elf(start)

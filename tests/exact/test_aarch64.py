@@ -95,7 +95,7 @@ def assert_equal(merged: Merged, got: np.ndarray) -> None:
 @functools.cache
 def code_of(target: Target) -> Code:
     """All of it as machine code, for one thread or two."""
-    return assemble(everything().model, target.host, parallel=True)
+    return assemble(everything().model, target.host)
 
 
 @targets
@@ -113,7 +113,7 @@ def test_bytes_are_convolved_the_fast_ways() -> None:
     assert takes_depthwise(square(16, 16, 3, group=16), machine, fast=True, offset=False)
     clamps = [(-128, 127), (0, 127)]
     case, _ = two_blocks(np.random.default_rng(0), (1, 4, 4, 64), 3, clamps, 15, left=True, dead=0.0)
-    made = _Assembly(case.model, machine, parallel=False)
+    made = _Assembly(case.model, machine)
     assert [type(op) for op in fused(made.model, made.can_add)[0]] == [AddedConv2d, AddedConv2d, Lut]
 
 
@@ -131,7 +131,7 @@ def test_an_image_on_its_way_in(target: Target, shape: tuple[int, int, int, int]
     x = (np.random.default_rng(1).integers(-600, 600, shape) / 2 * np.float32(0.0371)).astype(np.float32)
     before = np.full(model.arena_size, 0xA5, np.uint8)
     before[: x.nbytes] = x.reshape(-1).view(np.uint8)
-    code = assemble(model, target.host, parallel=False)
+    code = assemble(model, target.host)
     after = run(code, target.cpu, before, bytes(model.constants.data))
     y, want = model.tensors[4], test_fusion.expected(model, x)
     assert np.array_equal(after[y.offset : y.offset + y.nbytes].view(np.int8).reshape(y.shape), want)

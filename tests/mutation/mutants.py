@@ -273,8 +273,8 @@ AARCH64 = (
         "is Dot.U8S8 else 0", ARM,
     ),
     _one(
-        "quarters of a table overlap", "runtime/jit/kernels/lut.py",
-        "index = k.b.sub(index, const(kind, 64))", "index = k.b.sub(index, const(kind, 63))", ARM,
+        "quarters of a table overlap", "runtime/jit/byte_lookup.py",
+        "index = k.b.sub(index, const(v.type, 64))", "index = k.b.sub(index, const(v.type, 63))", ARM,
     ),
     _one(
         "sums of words lose their constant", "runtime/jit/quad_finish.py",

@@ -14,7 +14,7 @@ from ...program import Tensor
 from ...types import DType
 from .. import numerics
 from ..byte_lookup import byte_lookup
-from ..emitter import I8, I16, I32, I64, Emitter, const, element, i64
+from ..emitter import I8, I16, I32, I64, Emitter, element, i64
 from ..host import Host
 from ..loops import elementwise
 from ..offset import load_q, store_q
@@ -27,9 +27,6 @@ WORTH_A_TABLE = 1024  # elements from which on a table of 65536 results is made 
 @kernel(Lut)
 def emit_lut(k: KernelBuilder, _op: Lut, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS D7: table[x + 128]."""
-    if k.host.aarch64 and outs[0].dtype is DType.I8:
-        _emit_lut_in_registers(k, outs[0])
-        return
     x, out, ty = operand(ins, 0), outs[0], element(outs[0].dtype)
     middle = k.at(k.ins[1], 128, out.dtype.size)
 
@@ -73,30 +70,6 @@ def every_result(op: SegmentLut, segments: np.ndarray[Any, Any], table: np.ndarr
     low, high = (table[row, entry + j].astype(np.int64) for j in range(2))
     y = low + round_shift_half_up((high - low) * fraction, shift)
     return np.clip(y, op.clamp_min, op.clamp_max)
-
-
-def _emit_lut_in_registers(k: KernelBuilder, out: Tensor) -> None:
-    """AArch64: the table in 16 vector registers; `tbl` looks 16 bytes up in four of them at once.
-
-    An index beyond a quarter gives 0 by `tbl`, and leaves what is there by `tbx`; indices less 64 wrap, so that each
-    one is inside of one quarter only.
-    """
-    table = [k.load(k.ins[1], 16 * j, I8, 16) for j in range(16)]
-    kind = table[0].type
-
-    def body(i: ir.Value, lanes: int) -> None:
-        x = k.load(k.ins[0], i, I8, lanes)
-        if lanes == 1:
-            k.store(k.load(k.at(k.ins[1], 128), k.resize(x, I64), I8), k.outs[0], i)
-            return
-        index = k.b.xor(x, const(kind, -128))
-        y = k.intrinsic("llvm.aarch64.neon.tbl4.v16i8", kind, *table[:4], index)
-        for quarter in range(1, 4):
-            index = k.b.sub(index, const(kind, 64))
-            y = k.intrinsic("llvm.aarch64.neon.tbx4.v16i8", kind, y, *table[4 * quarter : 4 * quarter + 4], index)
-        k.store(y, k.outs[0], i)
-
-    elementwise(k, out.elements, 16, body)
 
 
 @kernel(SegmentLut)
