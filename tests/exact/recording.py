@@ -57,9 +57,10 @@ def _variants(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
     marks = getattr(test, "pytestmark", [])
     if any(m.name != "parametrize" for m in marks):
         return
+    differ = any(m.args[0] != "machine" for m in marks)  # the machine is another one anyway
     yield from (
         {k: v for m in marks for k, v in _values(m.args[0], list(m.args[1])[end]).items()}
-        for end in ((0, -1) if marks else (0,))
+        for end in ((0, -1) if differ else (0,))
     )
 
 

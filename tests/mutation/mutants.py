@@ -366,6 +366,10 @@ LIGHT = (  # kernels other than convolutions
         "tap = (axis.pad - phase) % s", "tap = (axis.pad + phase) % s", PHASES,
     ),
     _one(
+        "phases where rows are no whole pitches apart", "runtime/jit/phases.py", " and enough and even)",
+        " and enough)", "tests/exact/test_bytes.py::test_transposed",
+    ),
+    _one(
         "a phase's padding rounded the wrong way", "runtime/jit/phases.py",
         "(axis.pad - phase - tap) // s)", "(axis.pad - tap) // s)", PHASES,
     ),
