@@ -16,7 +16,6 @@ from hbc_runtime.jit import assembly
 from hbc_runtime.jit.fused import AddedConv2d
 from hbc_runtime.jit.fusion import fused
 from hbc_runtime.jit.host import Host
-from hbc_runtime.jit.offset import with_offsets
 from hbc_runtime.program import BpuSegment
 from hbc_runtime.types import DType
 from tests.exact.harness import MACHINES, Case, Job, layout, run_jit
@@ -126,7 +125,7 @@ def test_same_integers(
 
 
 def fused_ops(case: Case) -> list[type[Instruction]]:
-    made = assembly._Assembly(with_offsets(case.model), NATIVE, parallel=False)
+    made = assembly._Assembly(case.model, NATIVE)
     return [type(op) for op in fused(made.model, made.can_add)[0]]
 
 
