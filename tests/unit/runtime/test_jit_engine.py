@@ -442,7 +442,7 @@ def test_samples_in_one_call(count: int, samples: int) -> None:
         arenas = np.full((jit.threads, model.arena_size + 64), fill, np.uint8)
         ys = np.zeros((samples, *RESULT), np.int8)
         rows = [np.array([[a.ctypes.data] for a in arrays]) for arrays in (xs, ys)]
-        jit.run_samples(0, arenas, blob.ctypes.data, *rows)
+        jit.run_samples(0, (arenas.ctypes.data, arenas.strides[0]), blob.ctypes.data, *rows)
         for x, y in zip(xs, ys, strict=True):
             assert np.array_equal(y, by_reference(model, [x])[out])
     jit.close()
