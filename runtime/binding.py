@@ -12,49 +12,49 @@ import numpy.typing as npt
 from . import numerics
 from .errors import InputMismatch
 from .isa import Rounding
-from .program import TensorInfo
+from .program import Model, TensorInfo
 from .types import DYNAMIC, Layout, Quant
 
 Array = npt.NDArray[Any]
 
 
-def bind(
-    infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike], rounding: Rounding, count: int = 1
-) -> list[Array]:
+def bind(infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike], rounding: Rounding) -> list[Array]:
     """One dense, aligned array per input, in the model's order; the caller's own array where that already fits.
 
-    Each holds `count` of the model's batches. Raises InputMismatch for a name that is missing or unknown, and for a
-    wrong shape or dtype.
+    Raises InputMismatch for a name that is missing or unknown, and for a wrong shape or dtype.
     """
     _check_mapping(infos, values)
     _check_names(infos, values)
-    return [_bind_one(info, values[info.name], rounding, count) for info in infos]
+    return [_bind_one(info, values[info.name], rounding, 1) for info in infos]
 
 
-def count_batches(
-    infos: Sequence[TensorInfo], outputs: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike]
-) -> int:
-    """How many of the model's batches `values` hold: 1 also where they don't fit, which `bind` will say.
+def bind_batches(model: Model, values: Mapping[str, npt.ArrayLike], rounding: Rounding) -> tuple[list[Array], int]:
+    """As `bind`, where values may hold several of the model's batches; also how many.
 
-    Raises InputMismatch for a wrong name, where inputs hold different numbers, and where they hold several and the
-    model cannot run on several.
+    Raises InputMismatch also where they hold different numbers, or several and the model cannot run on several.
     """
-    _check_mapping(infos, values)
-    _check_names(infos, values)
-    counts = {i.name: _count_of(i.shape, values[i.name]) for i in infos}
+    _check_mapping(model.inputs, values)
+    _check_names(model.inputs, values)
+    count = _count_batches(model, values)
+    return [_bind_one(info, values[info.name], rounding, count) for info in model.inputs], count
+
+
+def _count_batches(model: Model, values: Mapping[str, npt.ArrayLike]) -> int:
+    """How many batches there are: 1 also where values don't fit, which `_bind_one` will say."""
+    counts = {i.name: _count_of(i.shape, values[i.name]) for i in model.inputs}
     found = set(counts.values())
     if found <= {1} or None in found:
         return 1
     if len(found) > 1:
         each = ", ".join(f"{name!r} {count}" for name, count in counts.items())
-        msg = f"the inputs hold different numbers of batches: {each}\n{_expected(infos)}\n  try: as many in each"
+        msg = f"the inputs hold different numbers of batches: {each}\n{_expected(model.inputs)}\n  try: as many in each"
         raise InputMismatch(msg)
-    reason = _single(infos, outputs)
+    count = next(iter(counts.values())) or 1
+    reason = _single(model.inputs, model.outputs)
     if reason:
-        (count,) = found
-        msg = f"the inputs hold {count} batches, and this model takes one at a time: {reason}\n{_expected(infos)}"
-        raise InputMismatch(f"{msg}\n  try: run the model once per batch")
-    return next(iter(counts.values())) or 1
+        msg = f"the inputs hold {count} batches, and this model takes one at a time: {reason}"
+        raise InputMismatch(f"{msg}\n{_expected(model.inputs)}\n  try: run the model once per batch")
+    return count
 
 
 def batched(shape: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,8 +111,9 @@ class JitEngine:
         self.runners = runners
         self.jit = build(model, threads)
         self.constants = _constants(model)
-        self.arenas: list[Array] = []  # append and pop are atomic
-        self.teams: list[Array] = []  # an arena per thread
+        self.constants_at = _address(self.constants)
+        self.arenas: list[tuple[int, Array]] = []  # with their addresses; append and pop are atomic
+        self.teams: list[tuple[int, Array]] = []  # an arena per thread
 
     def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
         outputs = [np.empty(_room(batched(o.shape, count)), o.dtype.numpy) for o in self.model.outputs]
@@ -126,16 +127,16 @@ class JitEngine:
 
     def _run_one(self, inputs: Sequence[Array], outputs: list[Array]) -> None:
         """One batch."""
-        arena = _borrow(self.arenas, lambda: aligned(self.model.arena_size))
+        at, arena = _borrow(self.arenas, self.model.arena_size)
         ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
         for number, segment in enumerate(self.model.segments):
             if isinstance(segment, BpuSegment):
-                self.jit.run_segment(number, _address(arena), _address(self.constants), ins, outs)
+                self.jit.run_segment(number, at, self.constants_at, ins, outs)
                 continue
             views = [self._view(self.model.tensors[i], arena, inputs, outputs) for i in segment.inputs]
             for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
                 self._store(self.model.tensors[i], y, arena, inputs, outputs)
-        self.arenas.append(arena)  # after an error it is dropped instead
+        self.arenas.append((at, arena))  # after an error it is dropped instead
 
     def _run_together(self, inputs: Sequence[Array], outputs: Sequence[Array], count: int) -> int:
         """Batches in few calls of machine code, each by one thread; returns how many were run.
@@ -145,13 +146,14 @@ class JitEngine:
         if [type(s) for s in self.model.segments] != [BpuSegment]:
             return 0
         threads = self.jit.threads
-        arenas = _borrow(self.teams, lambda: _rows(threads, self.model.arena_size))
+        pitch = -(-self.model.arena_size // ALIGN) * ALIGN
+        at, arenas = _borrow(self.teams, threads * pitch)
         ins, outs = (_addresses(arrays, count) for arrays in (inputs, outputs))
         whole, step = count - count % threads, threads * AT_ONCE
         for start in range(0, whole, step):
             some = slice(start, min(whole, start + step))
-            self.jit.run_samples(0, arenas, _address(self.constants), ins[some], outs[some])
-        self.teams.append(arenas)
+            self.jit.run_samples(0, (at, pitch), self.constants_at, ins[some], outs[some])
+        self.teams.append((at, arenas))
         return whole
 
     def close(self) -> None:
@@ -183,18 +185,13 @@ def _addresses(arrays: Sequence[Array], count: int) -> npt.NDArray[np.int64]:
     return first + np.arange(count)[:, None] * np.array([a.nbytes // count for a in arrays], np.int64)
 
 
-def _borrow(free: list[Array], make: Callable[[], Array]) -> Array:
-    """One of the arrays that are free, else a new one."""
+def _borrow(free: list[tuple[int, Array]], size: int) -> tuple[int, Array]:
+    """Memory that is free, else new, behind its address."""
     try:
         return free.pop()
     except IndexError:
-        return make()
-
-
-def _rows(count: int, size: int) -> Array:
-    """[count, at least size] bytes, each row at an aligned address."""
-    pitch = -(-size // ALIGN) * ALIGN
-    return aligned(count * pitch).reshape(count, pitch)
+        memory = aligned(size)
+        return _address(memory), memory
 
 
 def _room(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import numpy.typing as npt
 
-from .binding import bind, count_batches
+from .binding import bind, bind_batches
 from .cpu import CpuRunner
 from .engines import Array, Engine, JitEngine, ReferenceEngine
 from .errors import HbmFormatError, OutOfMemory, SessionClosed, UnknownModel
@@ -72,8 +72,7 @@ class Session:
         where inputs do not fit.
         """
         with self._open_engine():
-            count = count_batches(self.model.inputs, self.model.outputs, inputs)
-            outputs = self._engine.run(bind(self.model.inputs, inputs, self._rounding, count), count)
+            outputs = self._engine.run(*bind_batches(self.model, inputs, self._rounding))
         return {info.name: y for info, y in zip(self.model.outputs, outputs, strict=True)}
 
     def intermediates(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:

@@ -84,6 +84,7 @@ class JitModel:
         self._work = _WORK(engine.get_function_address("work"))
         self._lead = _LEAD(engine.get_function_address("lead"))
         self._packed = code.packed
+        self._packed_at = code.packed.ctypes.data
         self.flipped = frozenset(code.flipped)
         self._workspaces = Workspaces(ALIGN + code.scratch * self.threads)
         self._pool: Pool | None = None
@@ -91,6 +92,7 @@ class JitModel:
         if self.threads > 1:
             self._team = aligned(team_bytes(self.threads, code.stages))
             self._team[:] = 0
+            self._team_at = self._team.ctypes.data
             serve = _SERVE(engine.get_function_address("serve"))
             self._pool = Pool(self.threads, self._team, serve, engine)
             weakref.finalize(self, self._pool.close)
@@ -106,16 +108,16 @@ class JitModel:
         self._run(i, arena, constants, [ctypes.addressof(t) for t in tables], (0, 0, 0, 0))
 
     def run_samples(
-        self, i: int, arenas: npt.NDArray[np.uint8], constants: int, inputs: npt.NDArray[np.int64],
+        self, i: int, arenas: tuple[int, int], constants: int, inputs: npt.NDArray[np.int64],
         outputs: npt.NDArray[np.int64],
     ) -> None:  # fmt: skip
         """Run segment `i` on several samples, each by one thread: rows of `inputs` and `outputs` are their addresses.
 
-        `arenas` has one row per thread, at least `threads`. Otherwise as `run_segment`.
+        `arenas` is the address of `threads` arenas, and the bytes from one to the next. Otherwise as `run_segment`.
         """
         tables = [np.ascontiguousarray(a, np.int64) for a in (inputs, outputs)]
-        samples = (len(inputs), arenas.strides[0], *(8 * t.shape[1] for t in tables))
-        self._run(i, arenas.ctypes.data, constants, [t.ctypes.data for t in tables], samples)
+        samples = (len(inputs), arenas[1], *(8 * t.shape[1] for t in tables))
+        self._run(i, arenas[0], constants, [t.ctypes.data for t in tables], samples)
 
     def close(self) -> None:
         """End the helper threads. Runs under way finish; later ones raise SessionClosed."""
@@ -128,8 +130,8 @@ class JitModel:
             msg = "the model is closed; open it again to run it"
             raise SessionClosed(msg)
         count, arena_step, *steps = samples
-        with self._workspaces.borrow() as block:
-            job = i, arena, constants, self._packed.ctypes.data, *tables, block.ctypes.data, *steps
+        with self._workspaces.borrow() as scratch:
+            job = i, arena, constants, self._packed_at, *tables, scratch, *steps
             self._call(job, count, arena_step)
 
     def _call(self, job: tuple[int, ...], count: int, step: int) -> None:
@@ -144,7 +146,7 @@ class JitModel:
                 self._runs += 1
                 base = self._runs << RUN_BITS
                 self._pool.wake(granted)
-                cpu = self._lead(self._team.ctypes.data, _JOB(*job, base, granted, count, step))
+                cpu = self._lead(self._team_at, _JOB(*job, base, granted, count, step))
                 self._pool.look_after(granted, base, cpu)
             finally:
                 self._pool.release()

@@ -33,17 +33,18 @@ class Workspaces:
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._free: list[npt.NDArray[np.uint8]] = []  # list.append and list.pop are atomic
+        self._free: list[tuple[int, npt.NDArray[np.uint8]]] = []  # list.append and list.pop are atomic
 
     @contextmanager
-    def borrow(self) -> Iterator[npt.NDArray[np.uint8]]:
-        """A block that no other run uses; not given back where the run failed."""
+    def borrow(self) -> Iterator[int]:
+        """The address of a block that no other run uses; not given back where the run failed."""
         try:
-            block = self._free.pop()
+            address, block = self._free.pop()
         except IndexError:
             block = aligned(self._nbytes)
-        yield block
-        self._free.append(block)
+            address = block.ctypes.data
+        yield address
+        self._free.append((address, block))
 
 
 class _Running:

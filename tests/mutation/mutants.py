@@ -407,4 +407,35 @@ LIGHT = (  # kernels other than convolutions
     ),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *AARCH64, *DERIVATION, *BOTH, *LIGHT)
+ENGINE = "tests/unit/runtime/test_jit_engine.py"
+BATCHES = "tests/unit/runtime/test_session_batches.py"
+
+THREADS = (
+    _one(
+        "a piece without its last item", "runtime/jit/share.py",
+        "b.shl(b.sub(end, base), i64(32))", "b.shl(b.sub(b.sub(end, base), i64(1)), i64(32))", ENGINE,
+    ),
+    _one(
+        "a thread alone leaves out the last item", "runtime/jit/share.py",
+        "everything = b.shl(items, i64(32))", "everything = b.shl(b.sub(items, i64(1)), i64(32))", ENGINE,
+    ),
+    _one(
+        "runs of one number", "runtime/jit/engine.py",
+        "                self._runs += 1\n", "                self._runs = 1\n", ENGINE,
+    ),
+    _one(
+        "a cut of a depthwise row without its last block", "runtime/jit/quad_depthwise.py",
+        "with k.loop(low, high) as block:", "with k.loop(low, k.b.sub(high, i64(1))) as block:",
+        "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "every batch reads the first one's inputs", "runtime/engines.py",
+        "first + np.arange(count)[:, None] *", "first + 0 * np.arange(count)[:, None] *", BATCHES,
+    ),
+    _one(
+        "batches left over are not run", "runtime/engines.py",
+        "for n in range(done, count):", "for n in range(done + 1, count):", BATCHES,
+    ),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *AARCH64, *DERIVATION, *BOTH, *LIGHT, *THREADS)
