@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from .program import ALIGN, BpuSegment, Model, Storage, Tensor
 from .types import DYNAMIC
 
 Array = npt.NDArray[Any]
+_T = TypeVar("_T")
 Runners = Mapping[int, CpuRunner]  # by segment number
 AT_ONCE = 16  # batches per thread in one call of machine code, which Ctrl-C has to wait for
 
@@ -111,7 +112,8 @@ class JitEngine:
         self.runners = runners
         self.jit = build(model, threads)
         self.constants = _constants(model)
-        self.arenas: list[Array] = []  # append and pop are atomic
+        self._constants_at = _address(self.constants)
+        self.arenas: list[tuple[Array, int]] = []  # with their addresses; append and pop are atomic
         self.teams: list[Array] = []  # an arena per thread
 
     def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
@@ -126,16 +128,20 @@ class JitEngine:
 
     def _run_one(self, inputs: Sequence[Array], outputs: list[Array]) -> None:
         """One batch."""
-        arena = _borrow(self.arenas, lambda: aligned(self.model.arena_size))
+        arena, at = _borrow(self.arenas, self._new_arena)
         ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
         for number, segment in enumerate(self.model.segments):
             if isinstance(segment, BpuSegment):
-                self.jit.run_segment(number, _address(arena), _address(self.constants), ins, outs)
+                self.jit.run_segment(number, at, self._constants_at, ins, outs)
                 continue
             views = [self._view(self.model.tensors[i], arena, inputs, outputs) for i in segment.inputs]
             for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
                 self._store(self.model.tensors[i], y, arena, inputs, outputs)
-        self.arenas.append(arena)  # after an error it is dropped instead
+        self.arenas.append((arena, at))  # after an error it is dropped instead
+
+    def _new_arena(self) -> tuple[Array, int]:
+        arena = aligned(self.model.arena_size)
+        return arena, _address(arena)
 
     def _run_together(self, inputs: Sequence[Array], outputs: Sequence[Array], count: int) -> int:
         """Batches in few calls of machine code, each by one thread; returns how many were run.
@@ -150,7 +156,7 @@ class JitEngine:
         whole, step = count - count % threads, threads * AT_ONCE
         for start in range(0, whole, step):
             some = slice(start, min(whole, start + step))
-            self.jit.run_samples(0, arenas, _address(self.constants), ins[some], outs[some])
+            self.jit.run_samples(0, arenas, self._constants_at, ins[some], outs[some])
         self.teams.append(arenas)
         return whole
 
@@ -183,8 +189,8 @@ def _addresses(arrays: Sequence[Array], count: int) -> npt.NDArray[np.int64]:
     return first + np.arange(count)[:, None] * np.array([a.nbytes // count for a in arrays], np.int64)
 
 
-def _borrow(free: list[Array], make: Callable[[], Array]) -> Array:
-    """One of the arrays that are free, else a new one."""
+def _borrow(free: list[_T], make: Callable[[], _T]) -> _T:
+    """One of those that are free, else a new one."""
     try:
         return free.pop()
     except IndexError:
@@ -224,4 +230,4 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 
 
 def _address(array: Array) -> int:
-    return int(array.ctypes.data)
+    return int(array.__array_interface__["data"][0])  # half the time of `array.ctypes.data`

@@ -77,7 +77,7 @@ def can_add(
     ):
         return False
     window, bias = conv_window(op, x, weight, outs[0]), constants[2]
-    if (op.inputs[2] >= 0 and bias is None) or not _fits_i32(window, x.dtype, weight, values, bias, 0):
+    if (op.inputs[2] >= 0 and bias is None) or not fits_i32(window, x.dtype, weight, values, bias, 0):
         return False
     quick = is_quick(op, outs[0], constants, host)
     return takes_quads(window, x, values.dtype, host, quick=quick) and packs(window, x, values, host, quick=quick)
