@@ -136,7 +136,7 @@ def _requantize_bytes(k: KernelBuilder, op: Requantize, x: Tensor, out: Tensor) 
 
     def body(i: ir.Value, lanes: int) -> None:
         if lanes == 1:
-            params = [const(I32, v) for v in (mult, pre, post)]
+            params: Parameters = [const(I32, v) for v in (mult, pre, post)]
             y = requantize(k, op, difference(k, load_q(k, x, k.ins[0], i, 1), op.x_zero_point, I32), params)
             store_q(k, out, k.resize(y, element(out.dtype)), k.outs[0], i)
             return
