@@ -65,7 +65,7 @@ def batched(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 def _count_of(want: tuple[int, ...], value: npt.ArrayLike) -> int | None:
     """How many batches of shape `want` there are in `value`; None where they are no whole number."""
     try:
-        got = np.shape(value)
+        got = value.shape if isinstance(value, np.ndarray) else np.shape(value)
     except ValueError:  # no array: `bind` says so
         return None
     if got == want:
@@ -113,6 +113,8 @@ def _check_mapping(infos: Sequence[TensorInfo], values: object) -> None:
 
 
 def _check_names(infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike]) -> None:
+    if len(values) == len(infos) and all(i.name in values for i in infos):
+        return
     known = [i.name for i in infos]
     missing = [n for n in known if n not in values]
     unknown = [n for n in values if n not in known]
@@ -131,6 +133,8 @@ def _bind_one(info: TensorInfo, value: npt.ArrayLike, rounding: Rounding, count:
     if array.shape != shape:
         raise _mismatch(info, f"it has shape {array.shape}", _shape_hint(info, array.shape))
     want = info.dtype.numpy
+    if array.dtype == want and array.flags.c_contiguous and array.flags.aligned:
+        return array
     if array.dtype.newbyteorder("=") == want:
         dense = np.ascontiguousarray(array, want).reshape(shape)  # `ascontiguousarray` makes scalars 1-d
         return dense if dense.flags.aligned else dense.copy()

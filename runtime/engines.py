@@ -221,4 +221,4 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 
 
 def _address(array: Array) -> int:
-    return int(array.ctypes.data)
+    return int(array.__array_interface__["data"][0])  # half the time of `array.ctypes.data`

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import TracebackType
 
 import numpy.typing as npt
@@ -108,27 +107,42 @@ class Session:
     ) -> None:
         self.close()
 
-    @contextmanager
-    def _open_engine(self) -> Iterator[None]:
+    def _open_engine(self) -> _Opened:
         """Keep the engine alive meanwhile: whoever leaves a closed session last closes the engine."""
+        return _Opened(self)
+
+    def _enter(self) -> None:
         with self._lock:
             if self._closed:
                 msg = "the session is closed; make a new Session to run the model again"
                 raise SessionClosed(msg)
             self._running += 1
-        try:
-            yield
-        except MemoryError as err:
-            msg = f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}"
-            raise OutOfMemory(msg) from err
-        finally:
-            if self._leave():
-                self._engine.close()
 
     def _leave(self) -> bool:
         with self._lock:
             self._running -= 1
             return self._closed and self._running == 0
+
+
+class _Opened:
+    """What `_open_engine` gives: a class, as a generator would take a microsecond longer."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __enter__(self) -> None:
+        self.session._enter()  # noqa: SLF001 - a part of Session
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.session._leave():  # noqa: SLF001
+            self.session._engine.close()  # noqa: SLF001
+        if isinstance(err, MemoryError):
+            msg = f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}"
+            raise OutOfMemory(msg) from err
 
 
 def _load(source: Source) -> Program:

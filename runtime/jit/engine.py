@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -70,6 +72,12 @@ def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:
     return engine
 
 
+@functools.cache
+def _pointers(count: int) -> Any:
+    """The type of a table of that many pointers (one at least): making it takes longer than filling it."""
+    return ctypes.c_void_p * max(1, count)
+
+
 class JitModel:
     """Machine code of one model, its packed constants and its helper threads. `run_segment` is thread-safe.
 
@@ -104,7 +112,7 @@ class JitModel:
         The GIL is released meanwhile. Runs may overlap: one of them gets the helper threads, the others do without;
         results are the same. The caller keeps the memory alive and gives each overlapping run its own arena.
         """
-        tables = [(ctypes.c_void_p * max(1, len(a)))(*a) for a in (inputs, outputs)]
+        tables = [_pointers(len(a))(*a) for a in (inputs, outputs)]
         self._run(i, arena, constants, [ctypes.addressof(t) for t in tables], (0, 0, 0, 0))
 
     def run_samples(
@@ -130,9 +138,9 @@ class JitModel:
             msg = "the model is closed; open it again to run it"
             raise SessionClosed(msg)
         count, arena_step, *steps = samples
-        with self._workspaces.borrow() as scratch:
-            job = i, arena, constants, self._packed_at, *tables, scratch, *steps
-            self._call(job, count, arena_step)
+        block, at = self._workspaces.take()
+        self._call((i, arena, constants, self._packed_at, *tables, at, *steps), count, arena_step)
+        self._workspaces.give(block, at)  # not where the run failed
 
     def _call(self, job: tuple[int, ...], count: int, step: int) -> None:
         """Do the job in this thread, with as many helpers as there are idle CPUs for."""

@@ -7,6 +7,7 @@ Parameters (multiplier, shifts) may be narrower integers than the arithmetic nee
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -164,15 +165,15 @@ def quantize_bytes(e: Emitter, xs: Sequence[ir.Value], by: ByteScale, lo: int, h
     all vectors are divided. A zero point too far away for float32 makes `sure` negative, and every quotient a division.
     """
     lanes = lanes_of(xs[0])
-    rounded, all_sure = [], None
+    rounded, checks = [], []
     for x in xs:
         y = e.b.fmul(x, by.inverse)
         y = e.b.select(e.b.fcmp_ordered("<", by.high, y), by.high, y)  # NaN stays
         y = e.b.select(e.b.fcmp_ordered(">", by.low, y), by.low, y)
         r = e.overloaded("llvm.nearbyint", y)
-        sure = e.b.fcmp_ordered("<", e.overloaded("llvm.fabs", e.b.fsub(y, r)), by.sure)
-        all_sure = sure if all_sure is None else e.b.and_(all_sure, sure)
+        checks.append(e.b.fcmp_ordered("<", e.overloaded("llvm.fabs", e.b.fsub(y, r)), by.sure))
         rounded.append(r)
+    all_sure = functools.reduce(e.b.and_, checks)
     bits = ir.IntType(lanes)
     passed = e.b.icmp_unsigned("==", e.b.bitcast(all_sure, bits), ir.Constant(bits, (1 << lanes) - 1))
     before = e.b.block

@@ -11,8 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,18 +32,19 @@ class Workspaces:
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._free: list[tuple[int, npt.NDArray[np.uint8]]] = []  # list.append and list.pop are atomic
+        self._free: list[tuple[npt.NDArray[np.uint8], int]] = []  # list.append and list.pop are atomic
 
-    @contextmanager
-    def borrow(self) -> Iterator[int]:
-        """The address of a block that no other run uses; not given back where the run failed."""
+    def take(self) -> tuple[npt.NDArray[np.uint8], int]:
+        """A block that no other run uses, and its address."""
         try:
-            address, block = self._free.pop()
+            return self._free.pop()
         except IndexError:
             block = aligned(self._nbytes)
-            address = block.ctypes.data
-        yield address
-        self._free.append((address, block))
+            return block, block.ctypes.data
+
+    def give(self, block: npt.NDArray[np.uint8], address: int) -> None:
+        """Have a block back that `take` gave."""
+        self._free.append((block, address))
 
 
 class _Running:

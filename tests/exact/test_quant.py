@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hbc_runtime.isa import Dequantize, FlipSign, Quantize, Requantize, Rounding, Scheme
+from hbc_runtime.jit.host import Host
 from hbc_runtime.types import DType
-from tests.exact.harness import run_both
+from tests.exact.harness import MACHINES, run_both
 from tests.exact.light import EXACT, INTEGERS, Array, arrays, clamps, floats, scheme_operands, shapes, zero_points
 
 NARROW = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
@@ -140,3 +141,19 @@ def test_zero_points_outside_the_operand_are_refused(zero_point: int) -> None:
     """No compiler writes them, but a container may hold them: they must not reach the kernels."""
     with pytest.raises(ValueError, match=f"operand zero point {zero_point} is outside i8"):
         run_both(shifted(zero_point), [np.array([-128, 0, 127], np.int8), *RATIO_1], [((3,), DType.I8)])
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize(
+    ("mult", "pre", "post"), [(16384, 0, 14), (32767, 0, 15), (20000, 0, 16), (29000, 2, 17), (17000, 0, 21), (5, 0, 0)]
+)
+@pytest.mark.parametrize("count", [63, 64, 300])
+def test_every_byte_by_form_b_on_every_machine(machine: Host, mult: int, pre: int, post: int, count: int) -> None:
+    x = np.resize(np.arange(-128, 128), count).astype(np.int8)
+    parameters = [np.array([mult], np.int16), np.array([pre], np.int8), np.array([post], np.int8)]
+    for x_zero_point, zero_point in ((0, 0), (-128, 127), (127, -5)):
+        op = Requantize(
+            inputs=(), outputs=(), scheme=Scheme.FORM_B, x_zero_point=x_zero_point, zero_point=zero_point,
+            clamp_min=-128, clamp_max=127 if pre else 90,
+        )  # fmt: skip
+        run_both(op, [x, *parameters], [(x.shape, DType.I8)], machine=machine)

@@ -241,7 +241,7 @@ BYTES = (
     ),
     _one(
         "a product near a tie is trusted", "runtime/jit/numerics.py",
-        "e.b.fsub(const(y.type, 0.5 - 2.0**-20), margin)", "const(y.type, 1.0)", "tests/exact/test_fusion.py",
+        "e.b.fsub(const(F32, 0.5 - 2.0**-20), margin)", "const(F32, 1.0)", "tests/exact/test_fusion.py",
     ),
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ..phases import Phase, convolve_phase, phases_of
 from ..quad_conv import QuadConvolution
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..window import Axis, Window
-from .byte_conv import ByteVariant, finish_of, is_quick, pack_byte_window, takes_quads
+from .byte_conv import finish_of, is_quick, pack_byte_window, takes_quads
 from .conv import emit_window, fits_i32, pack_window
 
 
@@ -24,7 +25,7 @@ from .conv import emit_window, fits_i32, pack_window
 class PhasesVariant:
     """The packing variant: every phase, and how it was packed."""
 
-    phases: tuple[tuple[Phase, ByteVariant], ...]
+    phases: tuple[tuple[Phase, Any], ...]  # with ByteVariants
 
 
 @packing(ConvTranspose2d)

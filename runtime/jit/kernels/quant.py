@@ -11,11 +11,12 @@ from ...isa import Dequantize, FlipSign, Mul, Quantize, Requantize, Rounding, Sc
 from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
-from .. import numerics
+from .. import numerics, words
 from ..emitter import F32, I32, I64, Emitter, const, element, lanes_of
+from ..host import Host
 from ..loops import elementwise, rows, span
-from ..offset import load_q, store_q
-from ..registry import Constants, KernelBuilder, Operands, kernel, operand
+from ..offset import load_as_stored, load_q, store_q
+from ..registry import Constants, KernelBuilder, Operands, Packed, kernel, operand, packing
 
 Parameters = list["ir.Value | None"]
 LoadParameters = Callable[["ir.Value | int", int], Parameters]
@@ -99,10 +100,22 @@ def emit_flip_sign(k: KernelBuilder, _op: FlipSign, _ins: Operands, outs: Sequen
     elementwise(k, outs[0].elements, 4 * k.host.lanes * 8 // ty.width, body)
 
 
+@packing(Requantize)
+def pack_requantize(
+    op: Requantize, _ins: Operands, _outs: Sequence[Tensor], constants: Constants, _host: Host
+) -> Packed:  # the one multiplier and its shifts become part of the code
+    """Nothing to pack; the variant is (multiplier, pre shift, post shift) in form B."""
+    return Packed((), form_b(op, constants[1:4]))
+
+
 @kernel(Requantize)
 def emit_requantize(k: KernelBuilder, op: Requantize, ins: Operands, outs: Sequence[Tensor]) -> None:
     """NUMERICS 5 (D12)."""
-    x_dtype, out = operand(ins, 0).dtype, outs[0]
+    x, out = operand(ins, 0), outs[0]
+    x_dtype = x.dtype
+    if x.dtype is out.dtype is DType.I8 and k.variant is not None and words.has_words(k.host):
+        _requantize_bytes(k, op, x, out)
+        return
     axis = -1 if operand(ins, 1).shape == (1,) else op.axis
     wide = I32 if op.x_zero_point == 0 or reach(x_dtype, op.x_zero_point) < 1 << 31 else I64
 
@@ -110,11 +123,31 @@ def emit_requantize(k: KernelBuilder, op: Requantize, ins: Operands, outs: Seque
         return load_scheme(k, ins, 1, channel, lanes)
 
     def body(i: ir.Value, lanes: int, params: Parameters) -> None:
-        x = load_q(k, operand(ins, 0), k.ins[0], i, lanes)
-        y = requantize(k, op, difference(k, x, op.x_zero_point, wide), params)
+        q = load_q(k, x, k.ins[0], i, lanes)
+        y = requantize(k, op, difference(k, q, op.x_zero_point, wide), params)
         store_q(k, out, k.resize(y, element(out.dtype)), k.outs[0], i)
 
     _by_channel(k, out.shape, axis, (1 if op.scheme is Scheme.WIDE else 2) * k.host.lanes, parameters, body)
+
+
+def _requantize_bytes(k: KernelBuilder, op: Requantize, x: Tensor, out: Tensor) -> None:
+    """Form B on bytes, in words: x − x_zero_point is at most 9 bits wide, so that sat16 changes nothing."""
+    mult, pre, post = k.variant
+
+    def body(i: ir.Value, lanes: int) -> None:
+        if lanes == 1:
+            params: Parameters = [const(I32, v) for v in (mult, pre, post)]
+            y = requantize(k, op, difference(k, load_q(k, x, k.ins[0], i, 1), op.x_zero_point, I32), params)
+            store_q(k, out, k.resize(y, element(out.dtype)), k.outs[0], i)
+            return
+        results = []
+        for w in words.words_of(k, x, load_as_stored(k, x, k.ins[0], i, lanes)):
+            acc = words.plus(k, w, -words.raised(x, op.x_zero_point))
+            results.append(words.scaled(k, k.b.ashr(acc, const(w.type, min(pre, 15))), mult, post))
+        low, high = results
+        k.store(words.finished(k, out, (low, high), op.zero_point, op.clamp_min, op.clamp_max), k.outs[0], i)
+
+    elementwise(k, out.elements, words.group_of(k.host), body)
 
 
 def load_scheme(k: KernelBuilder, ins: Operands, first: int, index: ir.Value | int, lanes: int) -> Parameters:
