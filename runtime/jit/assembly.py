@@ -21,6 +21,7 @@ from .fusion import fused
 from .host import Dot, Host, target_machine
 from .kernels import KERNELS
 from .offset import is_offset, with_offsets
+from .ranges import with_positives
 from .registry import KernelBuilder, Packed, kernel_key
 
 SMALL = 1 << 14  # elementary steps below which handing out work costs more than the work
@@ -68,7 +69,8 @@ class _Assembly:
     """Writes the module of one model."""
 
     def __init__(self, model: Model, machine: Host, *, parallel: bool) -> None:
-        self.model = with_offsets(model) if machine.dot is Dot.U8S8 else model
+        known = {Dot.U8S8: with_offsets, Dot.PAIRS: with_positives}.get(machine.dot)
+        self.model = model if known is None else known(model)
         self.parallel = parallel
         self.host = machine
         self.module = ir.Module("model", context=ir.Context())  # a file names it: no text of its own in here

@@ -34,13 +34,21 @@ VECTORS = 4
 
 
 def takes_depthwise(window: Window, host: Host, *, fast: bool, offset: bool) -> bool:
-    """True where this way serves: results by the fast finish, an image stored as q + 128, a channel in, one out."""
+    """True where this way serves: results by the fast finish, a channel in, one out, and an image of unsigned bytes.
+
+    `offset`: they are, as q + 128 or, without an instruction for the four, as q that is known to lie in [0, 127].
+    """
     plain = window.outputs == window.channels == window.group and window.zero_point == 0
     stuffed = window.rows.stuffing > 1 or window.columns.stuffing > 1
     wide = window.channels >= VECTORS * 8
     reach = (window.columns.kernel - 1) * window.columns.dilation + 1
     small = window.rows.kernel <= MOST_ROWS and reach <= MOST_COLUMNS and window.columns.stride <= MOST_COLUMNS
-    return fast and offset and plain and not stuffed and wide and small and host.dot is Dot.U8S8 and host.lanes >= 8
+    return fast and offset and plain and not stuffed and wide and small and _left(host) is not None and host.lanes >= 8
+
+
+def _left(host: Host) -> int | None:
+    """What is added to a q where it enters a dot product; None where this host has none for unsigned bytes."""
+    return {Dot.U8S8: OFFSET, Dot.PAIRS: 0}.get(host.dot)
 
 
 def depthwise_plan(window: Window, host: Host) -> QuadPlan:
@@ -88,7 +96,7 @@ def convolve_depthwise(
     table = k.scratch(8 * w.rows.kernel)
     k.work(w.batch * w.rows.out, w.work * 8)
     with k.when(k.b.icmp_signed("<", k.begin, k.end)):
-        fill = const(I8, signed_byte(w.fill + OFFSET))
+        fill = const(I8, signed_byte(w.fill + (_left(k.host) or 0)))
         span(k, 0, row_bytes, 4 * plan.lanes, lambda i, n: k.store(k.splat(fill, n), filling, i))
     with k.loop(k.begin, k.end) as row:
         n, oh = k.b.sdiv(row, i64(w.rows.out)), k.b.srem(row, i64(w.rows.out))
@@ -192,7 +200,7 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     """Up to four rows of one input column: for each vector of channels, four bytes per channel."""
     count = 4 * tile.lanes
     if not tile.low <= column < tile.high:
-        return [const(ir.VectorType(I8, count), signed_byte(tile.fill + OFFSET))] * VECTORS
+        return [const(ir.VectorType(I8, count), signed_byte(tile.fill + (_left(e.host) or 0)))] * VECTORS
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
     zero = ir.Constant(ir.VectorType(I8, count), None)
     loaded += [zero] * (4 - len(loaded))

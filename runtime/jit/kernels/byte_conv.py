@@ -15,9 +15,12 @@ from ..convolve import Operands
 from ..finish import Finish, constant
 from ..host import Dot, Host
 from ..offset import OFFSET, is_offset
+from ..pair_conv import convolve_pairs, pack_pairs
+from ..pair_plan import PairPlan
 from ..quad_conv import QuadConvolution, convolve_quads, least_post_shift, pack_parameters, pack_quads
 from ..quad_depthwise import convolve_depthwise, depthwise_plan, pack_depthwise, takes_depthwise
 from ..quad_plan import QuadPlan, make_quad_plan, segments_of
+from ..ranges import is_positive
 from ..registry import Constants, KernelBuilder, Packed
 from ..window import Window
 
@@ -38,7 +41,8 @@ def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host
     if host.dot is Dot.NONE or weight != np.int8 or image.dtype is not DType.I8:
         return False
     if window.is_depthwise:
-        return takes_depthwise(window, host, fast=quick, offset=is_offset(image))
+        positive = is_positive(image) and window.fill >= 0
+        return takes_depthwise(window, host, fast=quick, offset=is_offset(image) or positive)
     return True
 
 
@@ -64,11 +68,15 @@ def pack_byte_window(
 ) -> Packed:
     """Start values and parameters, then the weights in panels. `quick`: see `is_quick`."""
     rows = [constant(constants, index, name) for index, name in parameter_names(op)]
+    further: tuple[Array, ...] = ()
+    turned = weight[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else weight
     if window.is_depthwise:
         plan = depthwise_plan(window, host)
+    elif host.dot is Dot.PAIRS:
+        pairs = pack_pairs(turned, window, host, fast=quick, positive=is_positive(image))
+        plan, panels, further = pairs.plan, pairs.panels, (pairs.further,)
     else:
         plan = make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
-    turned = weight[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else weight
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     offset = OFFSET if host.dot is Dot.U8S8 else 0
     # what is multiplied is q + offset, what the sum wants is q − zero_point
@@ -78,9 +86,9 @@ def pack_byte_window(
     shifts = op.scheme is Scheme.FORM_A and bool(np.any(rows[1]))
     if window.is_depthwise:
         panels = pack_depthwise(turned, plan)
-    else:
+    elif not further:
         panels = pack_quads(turned, plan, group, segments_of(window))
-    return Packed((parameters, panels), ByteVariant(plan, shifts))
+    return Packed((parameters, panels, *further), ByteVariant(plan, shifts))
 
 
 def _wrapped(values: Array) -> Array:
@@ -94,7 +102,11 @@ def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, at: Opera
     if window.is_depthwise:
         convolve_depthwise(k, window, variant.plan, finish, at, shifts=variant.shifts)
         return
-    convolve_quads(k, QuadConvolution(window, variant.plan, finish, variant.shifts), at)
+    convolution = QuadConvolution(window, variant.plan, finish, variant.shifts)
+    if isinstance(variant.plan, PairPlan):
+        convolve_pairs(k, convolution, at)
+    else:
+        convolve_quads(k, convolution, at)
 
 
 def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:
