@@ -10,6 +10,7 @@ from .window import Window
 
 MERGES = (4, 2, 1)  # steps that share a vpmaddwd
 MULTIPLIES = 2  # a cycle
+TURN = 0.2, 0.4  # cycles that bytes with a sign take besides: per product, and per pixel and step
 NEAR = 24_000  # bytes of a panel that stay in the L1 cache; of a larger one, FAR bytes come in a cycle
 FAR = 24
 CALL = 12  # cycles for a tile besides its steps and its finish
@@ -36,8 +37,8 @@ def make_pair_plan(window: Window, host: Host, weights: int, *, fast: bool, sign
     def cost(v: int, c: int) -> float:
         whole, rest = divmod(width, c)
         chunks = -(-outputs // (v * host.lanes))
-        shape = host, outputs, steps, v, merge
-        return chunks * height * (whole * _tile(*shape, c, fast=fast) + (rest and _tile(*shape, rest, fast=fast)))
+        shape, facts = (host, outputs, steps, v, merge), {"fast": fast, "signed": signed}
+        return chunks * height * (whole * _tile(*shape, c, **facts) + (rest and _tile(*shape, rest, **facts)))
 
     vectors, columns = min(
         ((v, c) for v in (1, 2, 4) for c in range(1, 25) if _fits(host, outputs, width, v, c)),
@@ -63,10 +64,12 @@ def _fits(host: Host, outputs: int, width: int, vectors: int, columns: int) -> b
     return vectors * columns <= accumulators and vectors <= max(1, -(-outputs // host.lanes)) and columns <= width
 
 
-def _tile(host: Host, outputs: int, steps: int, vectors: int, merge: int, columns: int, *, fast: bool) -> float:
+def _tile(
+    host: Host, outputs: int, steps: int, vectors: int, merge: int, columns: int, *, fast: bool, signed: bool
+) -> float:
     """Estimated cycles of one tile."""
     products = vectors * columns
-    multiplies = products * (merge + 1) / merge / MULTIPLIES
+    multiplies = products * (merge + 1) / merge / MULTIPLIES + signed * (TURN[0] * products + TURN[1] * columns)
     loads = (vectors + columns) / 2
     panel = 4 * host.lanes * vectors
     far = panel / FAR if panel * steps > NEAR else 0.0
