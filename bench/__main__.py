@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import hbc
-from bench.contenders import CONTENDERS, NEEDS
+from bench.contenders import CONTENDERS, LIMITED, NEEDS
 from bench.measure import OURS, contest
 from bench.nets import BUILT, Net, built, real
 from bench.peak import vnni_peak
@@ -23,15 +23,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--engines", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--isa", choices=list(LIMITED), help="hbc and OpenVINO, both limited to an instruction set")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)
     options = parser.parse_args()
     nets = list(_nets(options.models, options.cache, options.nets))
-    peak = vnni_peak() is not None
+    engines = list(LIMITED[options.isa]) if options.isa else [OURS, *options.engines]
+    peak = vnni_peak() is not None and not options.isa
     contests = []
     for threads in options.threads:
         for net in nets:
-            names = [n for n in dict.fromkeys([OURS, *options.engines]) if NEEDS[n] in net.files]
+            names = [n for n in dict.fromkeys(engines) if NEEDS[n] in net.files]
             contests.append(contest(net, names, threads, options.rounds, peak=peak and threads == 1))
             print(table(contests[-1:]), flush=True)
     print(f"\n{machine()}\n\n{table(contests)}\n\n{loading(contests)}")

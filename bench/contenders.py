@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,12 @@ def hbc_s8s8(net: Net, threads: int) -> Run:
 def hbc_u8s8(net: Net, threads: int) -> Run:
     """hbc on the very file that the others run."""
     return _hbc(net, "u8s8", threads)
+
+
+def hbc_avx2(net: Net, threads: int) -> Run:
+    """hbc as on a CPU whose best instruction set is AVX2."""
+    os.environ["HBC_ISA"] = "avx2"
+    return hbc_s8s8(net, threads)
 
 
 def _hbc(net: Net, form: str, threads: int) -> Run:
@@ -54,6 +61,12 @@ def openvino_u8s8(net: Net, threads: int) -> Run:
     return _openvino(net, "u8s8", threads)
 
 
+def openvino_avx2(net: Net, threads: int) -> Run:
+    """OpenVINO on the quantised model, its kernels limited to AVX2 (oneDNN reads the variable when it is loaded)."""
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+    return _openvino(net, "u8s8", threads)
+
+
 def openvino_fp32(net: Net, threads: int) -> Run:
     """OpenVINO on the float model, kept from computing in bfloat16."""
     return _openvino(net, "fp32", threads)
@@ -74,5 +87,8 @@ def _openvino(net: Net, form: str, threads: int) -> Run:
 CONTENDERS: dict[str, Callable[[Net, int], Run]] = {
     f.__name__: f for f in (hbc_s8s8, hbc_u8s8, ort_u8s8, openvino_u8s8, ort_fp32, openvino_fp32)
 }
+LIMITED: dict[str, dict[str, Callable[[Net, int], Run]]] = {  # by instruction set, hbc first
+    "avx2": {f.__name__: f for f in (hbc_avx2, openvino_avx2)},
+}
 NEEDS = {"hbc_s8s8": "u8s8", "hbc_u8s8": "u8s8", "ort_u8s8": "u8s8", "openvino_u8s8": "u8s8", "ort_fp32": "fp32",
-         "openvino_fp32": "fp32"}  # fmt: skip
+         "openvino_fp32": "fp32", "hbc_avx2": "u8s8", "openvino_avx2": "u8s8"}  # fmt: skip

@@ -21,7 +21,10 @@ OURS = "hbc_s8s8"
 
 @dataclass
 class Contest:
-    """All rounds of one network at one number of threads, in seconds per run; `peak` in operations per second."""
+    """All rounds of one network at one number of threads, in seconds per run; `peak` in operations per second.
+
+    Ratios are to the contender `ours`.
+    """
 
     net: str
     threads: int
@@ -29,6 +32,7 @@ class Contest:
     loaded: dict[str, dict[str, float]] = field(default_factory=dict)
     peak: list[float] = field(default_factory=list)
     macs: int = 0
+    ours: str = OURS
 
     def median(self, name: str) -> float:
         """Median seconds."""
@@ -36,7 +40,7 @@ class Contest:
 
     def ratio(self, name: str) -> tuple[float, float, float]:
         """How many times as long as hbc takes: lower quartile, median, upper quartile of the paired ratios."""
-        low, middle, high = np.percentile(np.array(self.times[name]) / np.array(self.times[OURS]), [25, 50, 75])
+        low, middle, high = np.percentile(np.array(self.times[name]) / np.array(self.times[self.ours]), [25, 50, 75])
         return float(low), float(middle), float(high)
 
     @property
@@ -44,7 +48,7 @@ class Contest:
         """The part of the core's VNNI peak that hbc reaches, paired; None where it wasn't measured."""
         if not self.peak or not self.macs or self.threads != 1:
             return None
-        return float(np.median(2 * self.macs / np.array(self.times[OURS]) / np.array(self.peak)))
+        return float(np.median(2 * self.macs / np.array(self.times[self.ours]) / np.array(self.peak)))
 
 
 class Worker:
@@ -84,10 +88,10 @@ class Worker:
 
 
 def contest(net: Net, names: Sequence[str], threads: int, rounds: int, *, peak: bool) -> Contest:
-    """Run `rounds` rounds."""
+    """Run `rounds` rounds; the first of `names` is the one that the others are compared with."""
     workers: dict[str, Worker] = {}
     roof = None
-    result = Contest(net.name, threads, {n: [] for n in names}, macs=net.macs)
+    result = Contest(net.name, threads, {n: [] for n in names}, macs=net.macs, ours=names[0])
     try:
         for name in names:
             workers[name] = Worker(name, net, threads)
@@ -97,7 +101,7 @@ def contest(net: Net, names: Sequence[str], threads: int, rounds: int, *, peak: 
             before = roof.ask(str(result_seconds(result)))["ops"] if roof else 0.0
             for name, worker in workers.items():
                 result.times[name].append(worker.burst())
-                if name == OURS and roof:
+                if name == result.ours and roof:
                     result.peak.append((before + roof.ask(str(result_seconds(result)))["ops"]) / 2)
     finally:
         for worker in (*workers.values(), *([roof] if roof else [])):
@@ -107,5 +111,5 @@ def contest(net: Net, names: Sequence[str], threads: int, rounds: int, *, peak: 
 
 def result_seconds(result: Contest) -> float:
     """About as long as one burst of ours: what the peak loop runs for, so that the core's clock is the same."""
-    own = result.times.get(OURS)
+    own = result.times.get(result.ours)
     return min(0.2, max(0.005, 6 * own[-1])) if own else 0.02

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.measure import OURS, Contest
+from bench.measure import Contest
 
 
 def machine() -> str:
@@ -26,11 +26,12 @@ def machine() -> str:
 
 def table(contests: Sequence[Contest]) -> str:
     """One line per network and number of threads, in Markdown: hbc's time, and how many times as long others take."""
-    others = [n for n in dict.fromkeys(n for c in contests for n in c.times) if n != OURS]
+    ours = {c.ours for c in contests}
+    others = [n for n in dict.fromkeys(n for c in contests for n in c.times) if n not in ours]
     head = ["network", "threads", "hbc, ms", *(f"× {n}" for n in others), "share of VNNI peak"]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for c in contests:
-        cells = [c.net, str(c.threads), f"{1e3 * c.median(OURS):.3f}"]
+        cells = [c.net, str(c.threads), f"{1e3 * c.median(c.ours):.3f}"]
         cells += ["{1:.2f} ({0:.2f}–{2:.2f})".format(*c.ratio(n)) if n in c.times else "–" for n in others]
         cells.append("–" if c.peak_share is None else f"{100 * c.peak_share:.0f} %")
         lines.append("| " + " | ".join(cells) + " |")
@@ -68,7 +69,8 @@ def write_chart(contests: Sequence[Contest], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     own = [c for c in contests if c.threads == 1] or list(contests)
-    others = [n for n in dict.fromkeys(n for c in own for n in c.times) if n != OURS]
+    ours = {c.ours for c in own}
+    others = [n for n in dict.fromkeys(n for c in own for n in c.times) if n not in ours]
     figure, axes = plt.subplots(figsize=(1.6 + 1.5 * len(own), 4))
     width = 0.8 / max(1, len(others))
     for i, name in enumerate(others):

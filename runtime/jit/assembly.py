@@ -22,6 +22,7 @@ from .host import Dot, Host, target_machine
 from .kernels import KERNELS
 from .kernels.conv import can_add
 from .offset import is_offset, with_offsets
+from .ranges import with_positives
 from .registry import KernelBuilder, Packed, kernel_key
 from .share import LINE, MOST_ITEMS, pieces, state_of
 from .team import ENTRY, FIRST_STAGE, HEAD, Team
@@ -71,7 +72,8 @@ class _Assembly:
     """Writes the module of one model."""
 
     def __init__(self, model: Model, machine: Host) -> None:
-        self.model = with_offsets(model) if machine.dot is Dot.U8S8 else model
+        known = {Dot.U8S8: with_offsets, Dot.PAIRS: with_positives}.get(machine.dot)
+        self.model = model if known is None else known(model)
         self.host = machine
         self.module = ir.Module("model", context=ir.Context())  # a file names it: no text of its own in here
         self.module.triple = machine.triple

@@ -24,11 +24,12 @@ _AARCH64 = ("aarch64-", "arm64-", "arm64e-")  # how triples begin; big-endian on
 
 
 class Dot(enum.IntEnum):
-    """What multiplies four pairs of bytes and adds the products to an i32 lane, in one instruction."""
+    """How four pairs of bytes are multiplied and their products added to an i32 lane: in one step, but for PAIRS."""
 
     NONE = 0
     U8S8 = 1  # x86 vpdpbusd, AArch64 usdot: the left bytes are unsigned
     S8S8 = 2  # AArch64 sdot
+    PAIRS = 3  # x86 vpmaddubsw and vpmaddwd, exact where sums of two fit 16 bits: pair_tile.py
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ class Isa:
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 ISAS = (  # the best first
     Isa("avx512vnni", "x86_64", (*_AVX512, "avx512vnni"), 16, 32, Dot.U8S8, "cascadelake"),
-    Isa("avx512", "x86_64", _AVX512, 16, 32, Dot.NONE, "skylake-avx512"),
+    Isa("avx512", "x86_64", _AVX512, 16, 32, Dot.PAIRS, "skylake-avx512"),
     Isa("avxvnni", "x86_64", ("avx2", "avxvnni"), 8, 16, Dot.U8S8, "x86-64-v3", "+avxvnni"),
-    Isa("avx2", "x86_64", ("avx2",), 8, 16, Dot.NONE, "x86-64-v3"),
+    Isa("avx2", "x86_64", ("avx2",), 8, 16, Dot.PAIRS, "x86-64-v3"),
     Isa("sse2", "x86_64", (), 4, 16, Dot.NONE, "x86-64"),
     Isa("dotprod", "aarch64", ("dotprod",), 4, 32, Dot.S8S8, "neoverse-n1"),
     Isa("neon", "aarch64", (), 4, 32, Dot.NONE, "generic"),

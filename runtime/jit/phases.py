@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from .convolve import Operands
 from .emitter import i64
-from .quad_conv import QuadConvolution, _Loops
+from .quad_conv import QuadConvolution, QuadLoops
 from .quad_tile import Tile
 from .registry import KernelBuilder
 from .window import Axis, Window
@@ -105,7 +105,7 @@ def convolve_phase(k: KernelBuilder, c: QuadConvolution, phase: Phase, at: Opera
     _PhaseLoops(k, c, dataclasses.replace(at, out=out), phase).over_rows()
 
 
-class _PhaseLoops(_Loops):
+class _PhaseLoops(QuadLoops):
     """Loops whose output pixels lie apart: the pitch of a pixel is that of the whole result's pixels, a stride apart.
 
     Rows are `phase.line` apart, which is a multiple of that pitch, and so are batch entries.

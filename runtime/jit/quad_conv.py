@@ -112,14 +112,16 @@ class QuadConvolution:
 
 def convolve_quads(k: KernelBuilder, c: QuadConvolution, at: Operands) -> None:
     """Emit the whole kernel."""
-    loops = _Loops(k, c, at)
+    loops = QuadLoops(k, c, at)
     if is_list(c.window, c.plan):
         loops.over_list()
     else:
         loops.over_rows()
 
 
-class _Loops:
+class QuadLoops:
+    """The loops around the tile function; a subclass may have tiles of its own."""
+
     def __init__(self, k: KernelBuilder, c: QuadConvolution, at: Operands) -> None:
         self.k, self.c, self.at, self.w, self.plan = k, c, at, c.window, c.plan
         self.taken = self.w.channels // self.w.group
@@ -225,16 +227,8 @@ class _Loops:
         columns = min(plan.tile_columns, width)
         tile = self.tile(rows, columns)
         function = tile_function(k, tile)
-        group, chunk = self.place(panel)
         panel_at = k.at(self.at.weight, k.b.mul(panel, i64(self.panel_bytes)))
-        parameters = k.at(self.at.parameters, k.b.mul(panel, i64(self.parameter_bytes)))
-        channel = k.b.mul(group, i64(w.outputs // w.group))
-        if plan.packed:
-            channel = k.b.add(channel, k.smin(k.b.mul(chunk, i64(plan.width)), i64(plan.columns - plan.width)))
-        starts = parameters  # not read where packed
-        if self.starts is not None:
-            starts = self.starts
-            self.store_starts(chunk, starts)
+        parameters, starts, channel = self.of_panel(panel)
         with k.loop(0, -(-width // columns)) as number:
             pixel = k.smin(k.b.mul(number, i64(columns)), i64(width - columns))
             source = k.at(left, k.b.mul(pixel, i64(tile.step)))
@@ -244,6 +238,19 @@ class _Loops:
             extra = out if beside is None else k.at(self.at.addend, element, beside.size)
             extent = w.rows.kernel, self.row_bytes, self.segments, w.columns.dilation * self.pitch, self.steps
             k.call(function, source, panel_at, *extent, parameters, starts, out, extra, self.panel_bytes)
+
+    def of_panel(self, panel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The addresses of a panel's parameters and of its vectors' starts, and the channel that these count from."""
+        k, w, plan = self.k, self.w, self.plan
+        group, chunk = self.place(panel)
+        parameters = k.at(self.at.parameters, k.b.mul(panel, i64(self.parameter_bytes)))
+        channel = k.b.mul(group, i64(w.outputs // w.group))
+        if plan.packed:
+            channel = k.b.add(channel, k.smin(k.b.mul(chunk, i64(plan.width)), i64(plan.columns - plan.width)))
+        if self.starts is None:
+            return parameters, parameters, channel  # starts are not read where packed
+        self.store_starts(chunk, self.starts)
+        return parameters, self.starts, channel
 
     def tile(self, rows: int, columns: int) -> Tile:
         """The tile function's key."""

@@ -35,14 +35,18 @@ VECTORS = 4
 
 
 def takes_depthwise(window: Window, host: Host, *, fast: bool, offset: bool) -> bool:
-    """True where this way serves: results by the fast finish, bytes as the dot product wants them, one channel each."""
+    """True where this way serves: results by the fast finish, bytes as the dot product wants them, one channel each.
+
+    `offset`: they are unsigned, as q + 128 or, without an instruction for the four, as q that is known not to be < 0.
+    """
     plain = window.outputs == window.channels == window.group and window.zero_point == 0
     stuffed = window.rows.stuffing > 1 or window.columns.stuffing > 1
     wide = window.channels >= VECTORS * min(8, host.lanes)
     reach = (window.columns.kernel - 1) * window.columns.dilation + 1
     small = window.rows.kernel <= MOST_ROWS and reach <= MOST_COLUMNS and window.columns.stride <= MOST_COLUMNS
-    able = host.lanes >= 8 if host.dot is Dot.U8S8 else host.dot is Dot.S8S8
-    return able and fast and offset == (host.dot is Dot.U8S8) and plain and not stuffed and wide and small
+    unsigned = host.dot in {Dot.U8S8, Dot.PAIRS}
+    able = host.lanes >= 8 if unsigned else host.dot is Dot.S8S8
+    return able and fast and offset == unsigned and plain and not stuffed and wide and small
 
 
 def depthwise_plan(window: Window, host: Host) -> QuadPlan:

@@ -9,6 +9,7 @@ from llvmlite import ir
 from .emitter import I8, I32, I64, PTR, Body, Emitter, lanes_of
 from .finish import Finish, Rows
 from .host import Dot
+from .pair_dot import dot4_by_pairs
 from .quad_finish import finish_packed, finish_vector, parameter_rows
 
 _DOT = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256", 4: "llvm.x86.avx512.vpdpbusd.128"}
@@ -141,8 +142,13 @@ def _in_all_lanes(e: Emitter, x: ir.Value, lane: int) -> ir.Value:
 
 
 def dot4(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    """acc[i] + Σ over j < 4 of x[4i+j] · y[4i+j], modulo 2^32; x is unsigned where the host's dot product is U8S8."""
+    """acc[i] + Σ over j < 4 of x[4i+j] · y[4i+j], modulo 2^32; x is unsigned where the host's dot product is U8S8.
+
+    Where it is PAIRS, x has to lie in [0, 127].
+    """
     lanes = lanes_of(acc)
+    if e.host.dot is Dot.PAIRS:
+        return dot4_by_pairs(e, acc, x, y)
     if e.host.dot is Dot.U8S8 and e.host.x86:
         return e.intrinsic(_DOT[lanes], acc.type, acc, x, y)
     if e.host.dot is Dot.S8S8 and lanes == 4:

@@ -78,13 +78,15 @@ def among_others(case: Case) -> Case | None:
     """The case as in the middle of a network; None where that makes no difference.
 
     Every i8 tensor of the arena that an instruction reads is made by another one, and every i8 result is read by one
-    (tables that change nothing), so that the JIT may store them in a form of its own. The results' indices stay.
+    (tables that change nothing), so that the JIT may store them in a form of its own. An operand without negative
+    values comes from a table without negative entries, so that the JIT may know. The results' indices stay.
     """
     tensors, arena = list(case.model.tensors), case.model.arena_size
     blob = bytearray(case.model.constants.data)
-    table = len(tensors)
-    tensors.append(Tensor("same", (256,), DType.I8, Storage.CONSTANT, len(blob)))
-    blob.extend(np.arange(-128, 128, dtype=np.int8).tobytes())
+    same, positive = len(tensors), len(tensors) + 1
+    for name, low in (("same", -128), ("positive", 0)):
+        tensors.append(Tensor(name, (256,), DType.I8, Storage.CONSTANT, len(blob)))
+        blob.extend(np.arange(-128, 128, dtype=np.int8).clip(low).tobytes())
     before, middle, after = [], [], []
     inner: dict[int, int] = {}
 
@@ -98,11 +100,14 @@ def among_others(case: Case) -> Case | None:
             arena = -(-(arena + tensors[i].nbytes + GUARD) // ALIGN) * ALIGN
         return inner[i]
 
+    def table(i: int) -> int:
+        return positive if case.values[i].size > 0 and int(case.values[i].min()) >= 0 else same
+
     for op in case.ops:
         inputs, outputs = tuple(map(within, op.inputs)), tuple(map(within, op.outputs))
-        before += [Lut(inputs=(i, table), outputs=(j,)) for i, j in zip(op.inputs, inputs, strict=True) if i != j]
+        before += [Lut(inputs=(i, table(i)), outputs=(j,)) for i, j in zip(op.inputs, inputs, strict=True) if i != j]
         middle.append(replace(op, inputs=inputs, outputs=outputs))
-        after += [Lut(inputs=(j, table), outputs=(i,)) for i, j in zip(op.outputs, outputs, strict=True) if i != j]
+        after += [Lut(inputs=(j, same), outputs=(i,)) for i, j in zip(op.outputs, outputs, strict=True) if i != j]
     if not inner:
         return None
     steps = (*dict.fromkeys(before), *middle, *after)

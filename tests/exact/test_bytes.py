@@ -7,6 +7,7 @@ depthwise kernel are in use. Every case also runs among others, so that tensors 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,21 @@ from hbc_runtime.jit.window import Axis, Window
 from hbc_runtime.types import DType
 from tests.exact.harness import MACHINES, run_both
 
-SETTINGS = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CLAMPS = st.sampled_from([(-128, 127), (0, 127), (-128, 77), (-5, 100)])
 machines = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+
+
+def _ends(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Weights whose sums are as large as can be: of one sign, at the ends of i8."""
+    return np.where(rng.random(shape[0]) < 0.5, -128, 127).reshape(-1, 1, 1, 1) + np.zeros(shape, np.int64)
+
+
+WEIGHTS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "any": lambda rng, shape: rng.integers(-128, 128, shape),
+    "bell": lambda rng, shape: np.clip(np.round(rng.normal(0, 25, shape)), -128, 127),
+    "ends": _ends,
+}
 
 
 def form_a(
@@ -50,9 +63,10 @@ def addition(rng: np.random.Generator, shape: tuple[int, ...]) -> list[np.ndarra
 
 def convolve(
     rng: np.random.Generator, x: tuple[int, ...], outputs: int, machine: Host, *, group: int = 1, added: bool = False,
-    threads: int = 1, clamp: tuple[int, int] = (-128, 127), zero_point: int = 0, dead: float = 0.0, **window: Any,
+    threads: int = 1, clamp: tuple[int, int] = (-128, 127), zero_point: int = 0, dead: float = 0.0, low: int = -128,
+    weights: str = "any", **window: Any,
 ) -> None:  # fmt: skip
-    """One convolution of random bytes, in the reference and the JIT."""
+    """One convolution of random bytes, in the reference and the JIT; the image holds none below `low`."""
     kh, kw = window.pop("kernel")
     n, h, w, c = x
     strides, pads, dilations = window["strides"], window["pads"], window["dilations"]
@@ -61,7 +75,7 @@ def convolve(
     if min(size) < 1:
         return
     out = (n, *size, outputs)
-    weight = rng.integers(-127, 128, (outputs, kh, kw, c // group)).astype(np.int8)
+    weight = WEIGHTS[weights](rng, (outputs, kh, kw, c // group)).astype(np.int8)
     parameters, rounding = form_a(rng, outputs, zero_point, dead)
     bias = (rng.integers(-20000, 20000, outputs) + rounding).astype(np.int32)
     extra = addition(rng, out) if added else [None, None, None]
@@ -70,7 +84,8 @@ def convolve(
         group=group, pad_value=int(rng.integers(-128, 128)), addend_zero_point=int(rng.integers(-9, 9)) if added else 0,
         **window,
     )  # fmt: skip
-    operands = [rng.integers(-128, 128, x).astype(np.int8), weight, bias, *parameters, *extra]
+    image = rng.choice([low, 127], x) if weights == "ends" else rng.integers(low, 128, x)
+    operands = [image.astype(np.int8), weight, bias, *parameters, *extra]
     run_both(op, operands, [(out, DType.I8)], dynamic={0, 6} if added else {0}, threads=(threads,), machine=machine)
 
 
@@ -82,7 +97,8 @@ windows = {
 }
 finishes = {
     "clamp": CLAMPS, "zero_point": st.sampled_from([0, 0, -128, 5]), "added": st.booleans(),
-    "dead": st.sampled_from([0.0, 0.2]), "threads": st.sampled_from([1, 2]),
+    "dead": st.sampled_from([0.0, 0.2]), "threads": st.sampled_from([1, 2]), "low": st.sampled_from([-128, 0]),
+    "weights": st.sampled_from(["any", "bell", "ends"]),
 }  # fmt: skip
 
 

@@ -282,6 +282,39 @@ AARCH64 = (
     ),
 )  # fmt: skip
 
+PAIRS = (
+    _one(
+        "sums of merged steps may leave i16", "runtime/jit/pair_pack.py",
+        "MOST_POSITIVE = 258", "MOST_POSITIVE = 259", "tests/unit/runtime/test_jit_pairs.py",
+    ),
+    _one(
+        "a weight of −128 is turned round", "runtime/jit/pair_pack.py",
+        "if signed and main.min(initial=0) == -128", "if signed and main.min(initial=0) < -128",
+        "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "the steps behind the last whole group are dropped", "runtime/jit/pair_conv.py",
+        "tail=self.steps % plan.merge", "tail=0", "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "the last pixel of a row is not done", "runtime/jit/pair_conv.py",
+        "        if rest:\n", "        if rest > 1:\n", "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "steps that were taken out read the first tap", "runtime/jit/pair_pack.py",
+        "offset = row * row_bytes +", "offset = 0 * row +", "tests/unit/runtime/test_jit_pairs.py",
+    ),
+    _one(
+        "borders below zero count as bytes without sign", "runtime/jit/pair_conv.py",
+        "signed = not (positive and 0 <= stored <= 127)", "signed = not positive", "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "one operand without negative numbers is taken for a proof", "runtime/jit/ranges.py",
+        "bool(read) and all(i in known for i in read)", "any(i in known for i in read)",
+        "tests/unit/runtime/test_jit_pairs.py",
+    ),
+)  # fmt: skip
+
 DERIVATION = (
     _one(
         "weights per input channel", f"{DERIVE}/conv.py",
@@ -438,4 +471,6 @@ THREADS = (
     ),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*REFERENCE, *MACHINE_CODE, *BYTES, *AARCH64, *DERIVATION, *BOTH, *LIGHT, *THREADS)
+MUTANTS: tuple[Mutant, ...] = (
+    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *DERIVATION, *BOTH, *LIGHT, *THREADS
+)  # fmt: skip

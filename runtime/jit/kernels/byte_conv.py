@@ -17,9 +17,12 @@ from ..finish import Finish, Sum, constant
 from ..fused import AddedConv2d
 from ..host import Dot, Host
 from ..offset import OFFSET, is_offset
+from ..pair_conv import convolve_pairs, pack_pairs, plan_pairs
+from ..pair_plan import PairPlan
 from ..quad_conv import QuadConvolution, convolve_quads, least_post_shift, pack_parameters, pack_quads
 from ..quad_depthwise import convolve_depthwise, depthwise_plan, pack_depthwise, takes_depthwise
 from ..quad_plan import QuadPlan, make_quad_plan, segments_of
+from ..ranges import is_positive
 from ..registry import Constants, KernelBuilder, Packed
 from ..window import Window
 
@@ -40,7 +43,8 @@ def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host
     if host.dot is Dot.NONE or weight != np.int8 or image.dtype is not DType.I8:
         return False
     if window.is_depthwise:
-        return takes_depthwise(window, host, fast=quick, offset=is_offset(image))
+        positive = is_positive(image) and window.fill >= 0
+        return takes_depthwise(window, host, fast=quick, offset=is_offset(image) or positive)
     return True
 
 
@@ -68,8 +72,14 @@ def pack_byte_window(
 ) -> Packed:
     """Start values and parameters, then the weights in panels. `quick`: see `is_quick`."""
     rows = [constant(constants, index, name) for index, name in parameter_names(op)]
-    plan = _plan(window, image, weight, host, quick=quick)
+    plan: QuadPlan
+    further: tuple[Array, ...] = ()
     turned = weight[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else weight
+    if host.dot is Dot.PAIRS and not window.is_depthwise:
+        pairs = pack_pairs(turned, window, host, fast=quick, positive=is_positive(image))
+        plan, panels, further = pairs.plan, pairs.panels, (pairs.further,)
+    else:
+        plan = _plan(window, image, weight, host, quick=quick)
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     offset = OFFSET if host.dot is Dot.U8S8 else 0
     # what is multiplied is q + offset, what the sum wants is q − zero_point
@@ -79,9 +89,9 @@ def pack_byte_window(
     shifts = op.scheme is Scheme.FORM_A and bool(np.any(rows[1]))
     if window.is_depthwise:
         panels = pack_depthwise(turned, plan)
-    else:
+    elif not further:
         panels = pack_quads(turned, plan, group, segments_of(window))
-    return Packed((parameters, panels), ByteVariant(plan, shifts))
+    return Packed((parameters, panels, *further), ByteVariant(plan, shifts))
 
 
 def packs(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bool) -> bool:
@@ -92,6 +102,8 @@ def packs(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bo
 def _plan(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bool) -> QuadPlan:
     if window.is_depthwise:
         return depthwise_plan(window, host)
+    if host.dot is Dot.PAIRS:
+        return plan_pairs(window, host, weight.size, fast=quick, positive=is_positive(image))
     return make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
 
 
@@ -106,7 +118,11 @@ def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, at: Opera
     if window.is_depthwise:
         convolve_depthwise(k, window, variant.plan, finish, at, shifts=variant.shifts)
         return
-    convolve_quads(k, QuadConvolution(window, variant.plan, finish, variant.shifts), at)
+    convolution = QuadConvolution(window, variant.plan, finish, variant.shifts)
+    if isinstance(variant.plan, PairPlan):
+        convolve_pairs(k, convolution, at)
+    else:
+        convolve_quads(k, convolution, at)
 
 
 def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:

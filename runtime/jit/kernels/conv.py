@@ -125,8 +125,15 @@ def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Ten
     finish = finish_of(op, out, addend)
     image = operand(ins, 0)
     if isinstance(k.variant, ByteVariant):
-        parameters, weight = k.packed
-        at = Operands(k.ins[0], weight, parameters, parameters, k.outs[0], k.outs[0] if addend is None else k.ins[6])
+        parameters, weight, *further = k.packed
+        at = Operands(
+            k.ins[0],
+            weight,
+            further[0] if further else parameters,
+            parameters,
+            k.outs[0],
+            k.outs[0] if addend is None else k.ins[6],
+        )
         emit_byte_window(k, window, finish, at)
         return
     plan: Plan = k.variant

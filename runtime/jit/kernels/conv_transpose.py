@@ -12,7 +12,7 @@ from ...isa import ConvTranspose2d
 from ...program import Tensor
 from ..convolve import Operands as Addresses
 from ..finish import constant
-from ..host import Host
+from ..host import Dot, Host
 from ..phases import Phase, convolve_phase, phases_of
 from ..quad_conv import QuadConvolution
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
@@ -35,7 +35,7 @@ def pack_conv_transpose(
     """As for Conv2d, phase by phase, or with the kernel turned round."""
     x, weight, out = operand(ins, 0), operand(ins, 1), outs[0]
     window, values = transposed_window(op, x, weight, out), constants[1]
-    phases = phases_of(window)
+    phases = () if host.dot is Dot.PAIRS else phases_of(window)  # whose panels hold lists of further steps besides
     quick = is_quick(op, out, constants, host)
     bias = constant(constants, 2, "bias") if op.inputs[2] >= 0 else None
     narrow = values is not None and fits_i32(window, x.dtype, weight, values, bias, 0)
