@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .cpu import CpuRunner
 from .errors import OutOfMemory
 from .isa import Instruction
-from .program import ALIGN, BpuSegment, Model, Storage, Tensor
+from .program import ALIGN, BpuSegment, Model, NativeCode, Storage, Tensor
 from .types import DYNAMIC
 
 Array = npt.NDArray[Any]
@@ -97,12 +97,12 @@ def _last_uses(model: Model) -> dict[int, int]:
 class JitEngine:
     """Machine code over one arena per run; a run's arena is kept for the next one."""
 
-    def __init__(self, model: Model, runners: Runners, threads: int) -> None:
+    def __init__(self, model: Model, runners: Runners, threads: int, natives: Sequence[NativeCode] = ()) -> None:
         from .jit import build  # llvmlite loads here: reading and the reference engine do without
 
         self.model = model
         self.runners = runners
-        self.jit = build(model, threads)
+        self.jit = build(model, threads, natives)
         self.constants = _constants(model)
         self.arenas: list[Array] = []  # append and pop are atomic
 

@@ -17,6 +17,7 @@ from .errors import HbmFormatError, OutOfMemory, SessionClosed, UnknownModel
 from .hbm import read
 from .hbm.checks import check_program
 from .march import border_rounding
+from .native import natives_of
 from .program import CpuSegment, Model, Program, TensorInfo
 
 Source = bytes | bytearray | memoryview | str | os.PathLike[str] | Program
@@ -29,10 +30,20 @@ class Session:
 
     `source` is a path of a `.hbm` file, its bytes, or a Program. `threads` is how many cores one run may use.
     `engine` is "jit" (machine code) or "reference" (NumPy, slow): the same integers. `model` names one of several.
+    `trust_native_code` lets machine code that the file brings run, where it fits this machine and this version: only
+    for files whose maker you trust, as it may do anything. Otherwise that part of the file isn't looked at.
     Raises HbmError where the program is not sound, MissingDependency where a CPU segment needs ONNX Runtime.
     """
 
-    def __init__(self, source: Source, threads: int = 1, engine: str = "jit", model: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        threads: int = 1,
+        engine: str = "jit",
+        model: str | None = None,
+        *,
+        trust_native_code: bool = False,
+    ) -> None:
         if engine not in ENGINES:
             msg = f"engine is {engine!r}; known are {', '.join(ENGINES)}"
             raise ValueError(msg)
@@ -45,7 +56,10 @@ class Session:
         runners = {i: CpuRunner(self.model, s, threads) for i, s in numbered if isinstance(s, CpuSegment)}
         self._rounding = border_rounding(self.program.march, self.program.arith)
         self._reference = ReferenceEngine(self.model, runners)
-        self._engine: Engine = self._reference if engine == "reference" else JitEngine(self.model, runners, threads)
+        natives = natives_of(self.program, self.model) if trust_native_code else ()
+        self._engine: Engine = (
+            self._reference if engine == "reference" else JitEngine(self.model, runners, threads, natives)
+        )
         self._lock = threading.Lock()
         self._running = 0
         self._closed = False

@@ -14,13 +14,25 @@ from typing import Any, TypeVar
 
 from ..errors import HbmFormatError, HbmVersionError, UnreadableProgram
 from ..isa import INSTRUCTIONS, Instruction, Opcode
-from ..program import BpuSegment, BuildInfo, Constants, CpuSegment, Model, Program, Segment, Storage, Tensor, TensorInfo
+from ..program import (
+    BpuSegment,
+    BuildInfo,
+    Constants,
+    CpuSegment,
+    Model,
+    NativeCode,
+    Program,
+    Segment,
+    Storage,
+    Tensor,
+    TensorInfo,
+)
 from ..types import DType, Layout, Quant
 from ._generated import schema_generated
 from .attributes import Kind, Value, decode
 from .checks import check_program
-from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, VERSION, digest
-from .verifier import has_identifier, verify, version_and_digest
+from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, PLAIN_VERSION, VERSION, behind, digest
+from .verifier import has_identifier, program_size, verify, version_and_digest
 from .where import within
 
 fb: Any = schema_generated  # flatc's output carries no types
@@ -41,9 +53,9 @@ def read(source: Source) -> Program:
     """
     name, data = _open(source)
     with _named(name):
-        _check_envelope(name, data)
-        verify(data)
-        program = _file(fb.File.GetRootAs(data, 0))
+        size = _check_envelope(name, data)
+        verify(data[:size])
+        program = _file(fb.File.GetRootAs(data[:size], 0), data[behind(size) :])
         check_program(program)
         return program
 
@@ -84,7 +96,8 @@ def _too_large(name: str, size: int) -> str:
     return f"{name} is not a sound .hbm file: it has {size} bytes, the limit is 2 GiB\n  try: {_REBUILD}"
 
 
-def _check_envelope(name: str, data: memoryview) -> None:
+def _check_envelope(name: str, data: memoryview) -> int:
+    """The size of the FlatBuffer that `data` begins with, its digest compared. Native code behind it is not touched."""
     if not has_identifier(data):
         what = "only what hbc wrote can be read: no vendor's .hbm, and of an .onnx `hbc compile` makes one"
         msg = f"no identifier {IDENTIFIER.decode()!r} at byte 4; {what}"
@@ -92,15 +105,20 @@ def _check_envelope(name: str, data: memoryview) -> None:
     if len(data) > MAX_FILE:
         raise HbmFormatError(_too_large(name, len(data)))
     version, at = version_and_digest(data)
-    if version != VERSION:
+    if version not in {PLAIN_VERSION, VERSION}:
         msg = (
-            f"{name} has schema version {version}, this runtime reads version {VERSION}\n"
+            f"{name} has schema version {version}, this runtime reads versions {PLAIN_VERSION} and {VERSION}\n"
             "  try: install the hbc that wrote the file, or compile the model again with this one"
         )
         raise HbmVersionError(msg)
-    if digest(data, at) != data[at : at + DIGEST_SIZE]:
+    size, marked = program_size(data)
+    if (version == VERSION) != (marked is not None):
+        msg = f"schema version {version}, with{'out' if marked is None else ''} native code behind the program"
+        raise ValueError(msg)
+    if digest(data[:size], at) != data[at : at + DIGEST_SIZE]:
         msg = "its content does not match its SHA-256 digest, so some bytes have changed since it was written"
         raise ValueError(msg)
+    return size
 
 
 # ---- FlatBuffers tables → values. All offsets are verified; what is left to check are numbers that name things.
@@ -114,13 +132,23 @@ def _each(label: str, count: int, item: Callable[[int], Any], make: Callable[[An
     return tuple(out)
 
 
-def _file(f: Any) -> Program:
+def _file(f: Any, rest: memoryview) -> Program:
     strings = [_utf8(f.Strings(i)) for i in range(f.StringsLength())]
     b = f.Build()
     options = tuple((_utf8(o.Key()), _utf8(o.Value())) for o in map(b.Options, range(b.OptionsLength())))
     build = BuildInfo(_utf8(b.Producer()), _utf8(b.Source()), _utf8(b.SourceSha256()), options)
     models = _each("model", f.ModelsLength(), f.Models, lambda m: _model(m, strings))
-    return Program(_utf8(f.March()), _utf8(f.Arith()), build, models)
+    if f.NativesLength() and not f.Size():
+        msg = "native code, but no size of the program that it should lie behind"
+        raise ValueError(msg)
+    natives = _each("native code", f.NativesLength(), f.Natives, lambda n: _native(n, rest))
+    return Program(_utf8(f.March()), _utf8(f.Arith()), build, models, natives)
+
+
+def _native(n: Any, rest: memoryview) -> NativeCode:
+    """Native code, not looked at: where the file was cut short there is less of it, which whoever runs it notices."""
+    data = Constants(rest[n.Offset() : n.Offset() + n.Size()])
+    return NativeCode(n.Model(), _utf8(n.Key()), _utf8(n.Cpu()), _utf8(n.Features()), _utf8(n.MadeBy()), data)
 
 
 def _model(m: Any, strings: list[str]) -> Model:

@@ -26,12 +26,12 @@ from .registry import KernelBuilder, Packed, kernel_key
 SMALL = 1 << 14  # elementary steps below which handing out work costs more than the work
 
 
-def assemble(model: Model, machine: Host, *, parallel: bool) -> Code:
-    """Machine code for `machine`, and the constants that it reads. `parallel`: several threads may run it together.
+def assemble(model: Model, machine: Host) -> Code:
+    """Machine code for `machine` that any number of threads may run together, and the constants that it reads.
 
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes.
     """
-    return _Assembly(model, machine, parallel=parallel).finish()
+    return _Assembly(model, machine).finish()
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class _PackedLayout:
 class _Assembly:
     """Writes the module of one model."""
 
-    def __init__(self, model: Model, machine: Host, *, parallel: bool) -> None:
+    def __init__(self, model: Model, machine: Host) -> None:
         self.model = with_offsets(model) if machine.dot is Dot.U8S8 else model
-        self.parallel = parallel
         self.host = machine
         self.module = ir.Module("model", context=ir.Context())  # a file names it: no text of its own in here
         self.module.triple = machine.triple
@@ -149,18 +148,17 @@ class _Entry(Emitter):
         function.attributes.add("nounwind")
         super().__init__(assembly.module, assembly.host, assembly.helpers, function)
         self.arena, self.constants, self.packed, *self.tables, self.workspace, self.thread, self.threads = self.args
-        self.parallel = assembly.parallel
         mine = self.b.mul(self.thread, i64(assembly.scratch))
         self.scratch = self.at(self.at(self.workspace, LINE), mine)
 
     def emit(self, calls: Sequence[tuple[_Kernel, list[Tensor], list[int]]]) -> None:
-        """Every kernel in order; with threads, a barrier wherever work of one thread may meet work of another."""
+        """Every kernel in order, a barrier wherever work of one thread may meet work of another."""
         clean = True  # nothing since the last barrier
         was_small = True
         for kernel, tensors, packed in calls:
             if kernel.items == 0:
                 continue
-            if self.parallel and not clean and not (was_small and kernel.is_small):
+            if not clean and not (was_small and kernel.is_small):
                 self.wait()
             args = [*map(self.address, tensors), *(self.at(self.packed, o) for o in packed), self.scratch]
             self.call_kernel(kernel, args)
@@ -179,9 +177,7 @@ class _Entry(Emitter):
     def call_kernel(self, kernel: _Kernel, args: list[ir.Value]) -> None:
         """This thread's share of the kernel's items; a small kernel is all thread 0's."""
         items = i64(kernel.items)
-        if not self.parallel:
-            self.call(kernel.function, *args, 0, items)
-        elif kernel.is_small:
+        if kernel.is_small:
             with self.when(self.b.icmp_signed("==", self.thread, i64(0))):
                 self.call(kernel.function, *args, 0, items)
         else:

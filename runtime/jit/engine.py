@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SessionClosed
-from ..program import ALIGN, Model
-from . import cache
+from ..program import ALIGN, Model, NativeCode
+from . import cache, entry, keys
 from .barrier import ABANDONED, LINE, define_yield
 from .code import Code
 from .host import Host, host, target_machine
@@ -24,8 +24,10 @@ _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c
 _WORTH_KEEPING = 0.1  # seconds of code generation below which the cache is not bothered
 
 
-def build(model: Model, threads: int = 1) -> JitModel:
+def build(model: Model, threads: int = 1, natives: Sequence[NativeCode] = ()) -> JitModel:
     """Compile `model` for this machine, or load what was compiled before. `threads` is how many one run may use.
+
+    `natives` is code made ahead of time that may be run: of the model, or foreign to it, which is found out.
 
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes; UnknownIsa where HBC_ISA
     asks for an instruction set that this machine lacks. Thread-safe.
@@ -34,23 +36,33 @@ def build(model: Model, threads: int = 1) -> JitModel:
         msg = f"threads is {threads}; a run needs at least 1"
         raise ValueError(msg)
     machine = host()
-    return JitModel(code_of(model, machine, parallel=threads > 1), machine, threads)
+    return JitModel(code_of(model, machine, natives), machine, threads)
 
 
-def code_of(model: Model, machine: Host, *, parallel: bool) -> Code:
-    """The machine code of a model: from the cache where it is there and sound, else generated and, if slow, kept."""
+def code_of(model: Model, machine: Host, natives: Sequence[NativeCode] = ()) -> Code:
+    """The machine code of a model: from `natives` or the cache where it is there and sound, else made (and kept)."""
     folder = cache.folder()
-    key = cache.key_of(model, machine, parallel=parallel) if folder is not None else ""
-    found = cache.load(folder, key) if folder is not None else None
+    content = keys.fingerprint(model) if natives or folder is not None else ""
+    found = _among(natives, content, machine) if natives else None
+    key = keys.key_of(content, machine) if found is None and folder is not None else ""
+    if found is None and folder is not None:
+        found = cache.load(folder, key)
     if found is not None:
         return found
     from .assembly import assemble
 
     start = time.perf_counter()
-    code = assemble(model, machine, parallel=parallel)
+    code = assemble(model, machine)
     if folder is not None and time.perf_counter() - start >= _WORTH_KEEPING:
         cache.store(folder, key, code)
     return code
+
+
+def _among(natives: Sequence[NativeCode], content: str, machine: Host) -> Code | None:
+    """The code among `natives` that was made for this model and machine, by this version; None where none is sound."""
+    key = keys.portable_key_of(content, machine)
+    found = (entry.read(n.data.data, key) for n in natives if n.key == key)
+    return next((code for code in found if code is not None), None)
 
 
 def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:

@@ -184,7 +184,7 @@ def test_a_reshape_onto_its_own_bytes_costs_nothing() -> None:
     net = Network()
     x = net.scratch((4, 4))
     net.tensors.append(replace(net.tensors[x], shape=(16,)))
-    made = assembly._Assembly(net.model([Reshape(inputs=(x,), outputs=(x + 1,))]), host(), parallel=False)
+    made = assembly._Assembly(net.model([Reshape(inputs=(x,), outputs=(x + 1,))]), host())
     made.finish()
     assert not made.kernels
 
@@ -193,7 +193,7 @@ def test_equal_instructions_share_a_kernel_whatever_their_constants() -> None:
     net, shape = Network(), (1, 8, 8, 16)
     x, y = net.scratch(shape), net.scratch(shape)
     steps = [net.conv(x, y, 1), net.conv(y, x, 2), net.conv(x, y, 3, kernel=1)]
-    made = assembly._Assembly(net.model(steps), host(), parallel=False)
+    made = assembly._Assembly(net.model(steps), host())
     made.finish()
     assert len(made.kernels) == 2
 
@@ -213,7 +213,7 @@ def test_a_tensor_with_a_reader_that_knows_no_other_form_is_stored_as_it_is() ->
 
 def test_small_kernels_stay_on_one_thread_and_large_ones_do_not() -> None:
     model, _ = a_chain()
-    made = assembly._Assembly(model, host(), parallel=True)
+    made = assembly._Assembly(model, host())
     made.finish()
     is_small = {kernel.function.name.rsplit("_", 1)[0]: kernel.is_small for kernel in made.kernels.values()}
     assert is_small["conv2d"] is False
@@ -321,7 +321,7 @@ def test_the_same_network_compiles_for_a_64_bit_arm() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     arm = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", lanes=4, registers=32, x86=False)
-    made = assembly._Assembly(a_chain()[0], arm, parallel=True)
+    made = assembly._Assembly(a_chain()[0], arm)
     with mock.patch.object(assembly, "target_machine", side_effect=StopIteration), pytest.raises(StopIteration):
         made.finish()  # everything but code generation for this machine
     machine = llvm.Target.from_triple(arm.triple).create_target_machine(cpu=arm.cpu, opt=2)
