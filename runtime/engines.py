@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,12 @@ import numpy.typing as npt
 from .cpu import CpuRunner
 from .errors import OutOfMemory
 from .isa import Instruction
-from .program import ALIGN, BpuSegment, Model, NativeCode, Storage, Tensor
+from .outline import Outline
+from .program import ALIGN, BpuSegment, Constants, Model, Storage, Tensor
 from .types import DYNAMIC
+
+if TYPE_CHECKING:  # llvmlite loads with it: reading and the reference engine do without
+    from .jit import JitModel
 
 Array = npt.NDArray[Any]
 Runners = Mapping[int, CpuRunner]  # by segment number
@@ -97,26 +101,24 @@ def _last_uses(model: Model) -> dict[int, int]:
 class JitEngine:
     """Machine code over one arena per run; a run's arena is kept for the next one."""
 
-    def __init__(self, model: Model, runners: Runners, threads: int, natives: Sequence[NativeCode] = ()) -> None:
-        from .jit import build  # llvmlite loads here: reading and the reference engine do without
-
-        self.model = model
+    def __init__(self, outline: Outline, runners: Runners, jit: JitModel) -> None:
+        self.outline = outline
         self.runners = runners
-        self.jit = build(model, threads, natives)
-        self.constants = _constants(model)
+        self.jit = jit
+        self.constants = _constants(outline.constants)
         self.arenas: list[Array] = []  # append and pop are atomic
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        outputs = [np.empty(_room(o.shape), o.dtype.numpy) for o in self.model.outputs]
+        outputs = [np.empty(_room(o.shape), o.dtype.numpy) for o in self.outline.outputs]
         arena = self._borrow_arena()
         ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
-        for number, segment in enumerate(self.model.segments):
-            if isinstance(segment, BpuSegment):
+        for number, step in enumerate(self.outline.steps):
+            if step is None:
                 self.jit.run_segment(number, _address(arena), _address(self.constants), ins, outs)
                 continue
-            views = [self._view(self.model.tensors[i], arena, inputs, outputs) for i in segment.inputs]
-            for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
-                self._store(self.model.tensors[i], y, arena, inputs, outputs)
+            views = [self._view(t, arena, inputs, outputs) for t in step.inputs]
+            for t, y in zip(step.outputs, self.runners[number].run(views), strict=True):
+                self._store(t, y, arena, inputs, outputs)
         self.arenas.append(arena)  # after an error it is dropped instead
         return outputs
 
@@ -128,7 +130,7 @@ class JitEngine:
         try:
             return self.arenas.pop()
         except IndexError:
-            return aligned(self.model.arena_size)
+            return aligned(self.outline.arena_size)
 
     def _store(self, t: Tensor, y: Array, arena: Array, inputs: Sequence[Array], outputs: list[Array]) -> None:
         if t.is_dynamic:  # an output that nothing else touches: the array itself
@@ -148,9 +150,9 @@ def _room(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (0,) if DYNAMIC in shape else shape
 
 
-def _constants(model: Model) -> Array:
+def _constants(constants: Constants) -> Array:
     """The constants at an aligned address: as they lie in a mapped file, copied where a buffer is not aligned."""
-    blob = np.frombuffer(model.constants.data, np.uint8)
+    blob = np.frombuffer(constants.data, np.uint8)
     if blob.size and _address(blob) % ALIGN == 0:
         return blob
     copy = aligned(blob.size)

@@ -6,10 +6,9 @@ Code from a file does whatever its maker wants: it is looked at only where the c
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 
-from .program import BpuSegment, Constants, Model, NativeCode, Program
+from .program import BpuSegment, Constants, NativeCode, Program
 
 
 def with_native_code(program: Program) -> Program:
@@ -23,11 +22,6 @@ def with_native_code(program: Program) -> Program:
     cpus = {(n.model, n.cpu, n.features) for n in made}
     kept = [n for n in program.natives if n.key not in keys and (n.model, n.cpu, n.features) not in cpus]
     return replace(program, natives=(*kept, *made))
-
-
-def natives_of(program: Program, model: Model) -> Sequence[NativeCode]:
-    """The machine code that `program` holds for its `model`."""
-    return [n for n in program.natives if program.models[n.model] is model]
 
 
 def _made(program: Program, number: int) -> list[NativeCode]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import enum
-import mmap
-import os
-import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import HbmFormatError, HbmVersionError, UnreadableProgram
+from ..errors import HbmFormatError, HbmVersionError
 from ..isa import INSTRUCTIONS, Instruction, Opcode
 from ..program import (
     BpuSegment,
@@ -27,6 +23,7 @@ from ..program import (
     Tensor,
     TensorInfo,
 )
+from ..source import Opened, Source, open_source
 from ..types import DType, Layout, Quant
 from ._generated import schema_generated
 from .attributes import Kind, Value, decode
@@ -36,7 +33,6 @@ from .verifier import has_identifier, program_size, verify, version_and_digest
 from .where import within
 
 fb: Any = schema_generated  # flatc's output carries no types
-Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 E = TypeVar("E", bound=enum.IntEnum)
 T = TypeVar("T")
 _ATTRIBUTE = struct.Struct("<IIBxxx")  # schema.fbs, struct Attribute
@@ -51,7 +47,14 @@ def read(source: Source) -> Program:
     Constants stay views of the mapping: replace a file that is in use by renaming another over it, never by writing
     into it.
     """
-    name, data = _open(source)
+    return read_opened(open_source(source))
+
+
+def read_opened(opened: Opened) -> Program:
+    """The same for what is open already."""
+    name, data = opened.name, opened.data
+    if opened.status is not None and len(data) > MAX_FILE:
+        raise HbmFormatError(_too_large(name, len(data)))
     with _named(name):
         size = _check_envelope(name, data)
         verify(data[:size])
@@ -67,29 +70,6 @@ def _named(name: str) -> Iterator[None]:
     except ValueError as err:
         msg = f"{name} is not a sound .hbm file: {err}\n  try: {_REBUILD}"
         raise HbmFormatError(msg) from err
-
-
-def _open(source: Source) -> tuple[str, memoryview]:
-    if isinstance(source, bytes | bytearray | memoryview):
-        view = memoryview(source)
-        frozen = view.readonly and view.format == "B" and view.ndim == 1 and view.c_contiguous
-        return "the buffer", view if frozen else memoryview(view.tobytes())  # nobody may change it after the checks
-    path = Path(source)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
-            msg = f"{path} is not a regular file\n  try: give the path of a .hbm file"
-            raise UnreadableProgram(msg)
-        if status.st_size > MAX_FILE:
-            raise HbmFormatError(_too_large(str(path), status.st_size))
-        if status.st_size == 0:  # cannot be mapped
-            return str(path), memoryview(b"")
-        with path.open("rb") as file:
-            return str(path), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as err:  # ValueError: a NUL in the path, or the file shrank to nothing meanwhile
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else err
-        msg = f"{str(source)!r} cannot be read: {reason}\n  try: give the path of a .hbm file"
-        raise UnreadableProgram(msg) from err
 
 
 def _too_large(name: str, size: int) -> str:

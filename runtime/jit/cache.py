@@ -13,13 +13,16 @@ import mmap
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from . import entry
 from .code import Code
 
 SUFFIX = ".hbccode"
-MOST = 1 << 30  # bytes of all entries together; the ones used longest ago go first
+NOTE_SUFFIX = ".hbcnote"  # see `notes`
+MOST = 1 << 30  # bytes of all files together; the ones used longest ago go first
 
 
 def folder() -> Path | None:
@@ -32,7 +35,7 @@ def folder() -> Path | None:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return None
-    return place if _is_ours(place) else None
+    return place if is_ours(place) else None
 
 
 def _user_folder() -> Path:
@@ -43,7 +46,7 @@ def _user_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """True where only this user can have written it: what lies there will be run."""
     if not hasattr(os, "getuid"):
         return True
@@ -56,7 +59,7 @@ def load(place: Path, key: str) -> Code | None:
     path = place / f"{key}{SUFFIX}"
     try:
         with path.open("rb") as file:
-            if not _is_ours(path):
+            if not is_ours(path):
                 return None
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
@@ -73,27 +76,37 @@ def _touch(path: Path) -> None:
         os.utime(path)
 
 
+def holds(place: Path, key: str) -> bool:
+    """True where there is an entry named `key`, sound or not."""
+    return (place / f"{key}{SUFFIX}").exists()
+
+
 def store(place: Path, key: str, code: Code) -> None:
     """Keep `code` under `key`, whole or not at all; a full disk, or no right to write, is no error."""
+    put(place / f"{key}{SUFFIX}", lambda file: entry.write(file, key, code))
+
+
+def put(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Put what `write` writes in a file's place, whole or not at all, and remove what was used longest ago."""
     try:
-        handle, name = tempfile.mkstemp(dir=place, suffix=".tmp")
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                entry.write(file, key, code)
-            Path(name).replace(place / f"{key}{SUFFIX}")
+                write(file)
+            Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        _prune(place)
+        _prune(path.parent)
     except OSError:
         return
 
 
 def _prune(place: Path) -> None:
-    """Remove the entries used longest ago until the rest fits MOST."""
-    entries = sorted(((f.stat(), f) for f in place.glob(f"*{SUFFIX}")), key=lambda e: -e[0].st_mtime)
+    """Remove the files used longest ago until the rest fits MOST. A note's page is counted whole."""
+    files = [f for f in place.iterdir() if f.suffix in {SUFFIX, NOTE_SUFFIX}]
     total = 0
-    for info, path in entries:
-        total += info.st_size
+    for info, path in sorted(((f.stat(), f) for f in files), key=lambda e: -e[0].st_mtime):
+        total += max(info.st_size, entry.PAGE)
         if total > MOST:
             path.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -14,21 +13,26 @@ import numpy.typing as npt
 
 from ..errors import SessionClosed
 from ..program import ALIGN, Model, NativeCode
-from . import cache, entry, keys
 from .barrier import ABANDONED, LINE, define_yield
 from .code import Code
 from .host import Host, host, target_machine
+from .obtain import code_of, find
 from .threads import Pool, Workspaces
 
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c_int64)  # releases the GIL
-_WORTH_KEEPING = 0.1  # seconds of code generation below which the cache is not bothered
+
+
+def recall(content: str, natives: Sequence[NativeCode], threads: int) -> JitModel | None:
+    """What `build` gives for a model with fingerprint `content`, where its code need not be made; else None."""
+    machine = host()
+    code = find(content, machine, natives)
+    return None if code is None else JitModel(code, machine, threads)
 
 
 def build(model: Model, threads: int = 1, natives: Sequence[NativeCode] = ()) -> JitModel:
     """Compile `model` for this machine, or load what was compiled before. `threads` is how many one run may use.
 
     `natives` is code made ahead of time that may be run: of the model, or foreign to it, which is found out.
-
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes; UnknownIsa where HBC_ISA
     asks for an instruction set that this machine lacks. Thread-safe.
     """
@@ -37,32 +41,6 @@ def build(model: Model, threads: int = 1, natives: Sequence[NativeCode] = ()) ->
         raise ValueError(msg)
     machine = host()
     return JitModel(code_of(model, machine, natives), machine, threads)
-
-
-def code_of(model: Model, machine: Host, natives: Sequence[NativeCode] = ()) -> Code:
-    """The machine code of a model: from `natives` or the cache where it is there and sound, else made (and kept)."""
-    folder = cache.folder()
-    content = keys.fingerprint(model) if natives or folder is not None else ""
-    found = _among(natives, content, machine) if natives else None
-    key = keys.key_of(content, machine) if found is None and folder is not None else ""
-    if found is None and folder is not None:
-        found = cache.load(folder, key)
-    if found is not None:
-        return found
-    from .assembly import assemble
-
-    start = time.perf_counter()
-    code = assemble(model, machine)
-    if folder is not None and time.perf_counter() - start >= _WORTH_KEEPING:
-        cache.store(folder, key, code)
-    return code
-
-
-def _among(natives: Sequence[NativeCode], content: str, machine: Host) -> Code | None:
-    """The code among `natives` that was made for this model and machine, by this version; None where none is sound."""
-    key = keys.portable_key_of(content, machine)
-    found = (entry.read(n.data.data, key) for n in natives if n.key == key)
-    return next((code for code in found if code is not None), None)
 
 
 def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:

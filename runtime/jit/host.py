@@ -74,7 +74,7 @@ def host() -> Host:
 @functools.cache
 def _host(wanted: str) -> Host:
     able = runnable()
-    triple, enabled = llvm.get_process_triple(), llvm.get_host_cpu_features()
+    triple, enabled = _this_machine()
     if wanted:
         chosen = next((i for i in able if i.name == wanted), None)
         if chosen is None:
@@ -92,12 +92,18 @@ def _host(wanted: str) -> Host:
 
 def runnable() -> list[Isa]:
     """The instruction sets that this machine has, the best first; none on an architecture that hbc doesn't know."""
+    triple, enabled = _this_machine()
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
+    return [i for i in ISAS if i.arch == arch and all(enabled.get(f) for f in i.needs)]
+
+
+@functools.cache
+def _this_machine() -> tuple[str, llvm.FeatureMap]:
+    """The triple of this process and the CPU's features, LLVM initialised."""
     with _lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        triple, enabled = llvm.get_process_triple(), llvm.get_host_cpu_features()
-    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
-    return [i for i in ISAS if i.arch == arch and all(enabled.get(f) for f in i.needs)]
+        return llvm.get_process_triple(), llvm.get_host_cpu_features()
 
 
 def for_isa(isa: Isa, triple: str) -> Host:

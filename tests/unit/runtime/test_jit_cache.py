@@ -20,7 +20,7 @@ import pytest
 
 from hbc_runtime.errors import UnknownIsa
 from hbc_runtime.isa import Clamp
-from hbc_runtime.jit import assembly, build, cache, engine, entry, keys
+from hbc_runtime.jit import assembly, build, cache, entry, keys, obtain
 from hbc_runtime.jit.code import Code
 from hbc_runtime.jit.host import VARIABLE, Host, host, runnable
 from hbc_runtime.program import BpuSegment, Constants, Model, Storage, Tensor
@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own for the cache, which keeps everything however quickly it was made."""
     monkeypatch.setenv("HBC_CACHE", "on")
     monkeypatch.setenv("HBC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(engine, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(obtain, "_WORTH_KEEPING", 0.0)
     return tmp_path / "cache"
 
 
