@@ -16,6 +16,7 @@ from hbc.ir.core import Module
 from hbc.ir.location import NodeLoc
 from hbc.passes.manager import PassEvent, PassManager
 from hbc_runtime import hbm
+from hbc_runtime.native import with_native_code
 from hbc_runtime.program import Program
 
 from .files import write_atomically
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageBegun:
-    """A stage is about to run: `load`, one of the target's stages, or `emit`."""
+    """A stage is about to run: `load`, one of the target's stages, `emit`, or `native`."""
 
     name: str
 
@@ -78,6 +79,9 @@ def compile_model(
         program = target.emit(lowered.module)
     report = Report.of(lowered.module, program, lowered.nodes, constant_rows(lowered.read, lowered.placed))
     _refuse(report, options)
+    if options.aot:
+        with _stage("native", 0, on_event):
+            program = with_native_code(program)
     return Compiled(program, report, lowered.module)
 
 

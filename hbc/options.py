@@ -19,7 +19,8 @@ class CompileOptions:
     `march`: one of MARCHES, or `nash` for `nash-e`. `arith`: `bpu` (the chip's arithmetic) or `onnx` (ONNX's text).
     `shapes`: shapes of inputs that the model leaves open; a mapping is taken too. `strict`: what a real BPU would
     refuse is an error. `cpu_fallback`: False makes an op that the BPU doesn't take an error. `name`: the model's name
-    in the `.hbm`; by default the file's.
+    in the `.hbm`; by default the file's. `aot`: put machine code for this machine's CPU into the program, which runs
+    where a session is told to trust it.
 
     Raises OptionError naming the option, the value and the nearest thing that would do.
     """
@@ -30,6 +31,7 @@ class CompileOptions:
     strict: bool = False
     cpu_fallback: bool = True
     name: str | None = None
+    aot: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "march", march_named(self.march))
@@ -37,6 +39,7 @@ class CompileOptions:
         object.__setattr__(self, "shapes", _checked_shapes(self.shapes))
         _require_bool("strict", self.strict)
         _require_bool("cpu_fallback", self.cpu_fallback)
+        _require_bool("aot", self.aot)
         if self.name is not None and not _is_text(self.name):
             raise error(OptionError, f"name is {self.name!r}", hint="give a text that isn't empty")
 

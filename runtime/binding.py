@@ -12,7 +12,7 @@ import numpy.typing as npt
 from . import numerics
 from .errors import InputMismatch
 from .isa import Rounding
-from .program import Model, TensorInfo
+from .program import TensorInfo
 from .types import DYNAMIC, Layout, Quant
 
 Array = npt.NDArray[Any]
@@ -28,32 +28,36 @@ def bind(infos: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike], round
     return [_bind_one(info, values[info.name], rounding, 1) for info in infos]
 
 
-def bind_batches(model: Model, values: Mapping[str, npt.ArrayLike], rounding: Rounding) -> tuple[list[Array], int]:
+def bind_batches(
+    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike], rounding: Rounding
+) -> tuple[list[Array], int]:
     """As `bind`, where values may hold several of the model's batches; also how many.
 
     Raises InputMismatch also where they hold different numbers, or several and the model cannot run on several.
     """
-    _check_mapping(model.inputs, values)
-    _check_names(model.inputs, values)
-    count = _count_batches(model, values)
-    return [_bind_one(info, values[info.name], rounding, count) for info in model.inputs], count
+    _check_mapping(inputs, values)
+    _check_names(inputs, values)
+    count = _count_batches(inputs, outputs, values)
+    return [_bind_one(info, values[info.name], rounding, count) for info in inputs], count
 
 
-def _count_batches(model: Model, values: Mapping[str, npt.ArrayLike]) -> int:
+def _count_batches(
+    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], values: Mapping[str, npt.ArrayLike]
+) -> int:
     """How many batches there are: 1 also where values don't fit, which `_bind_one` will say."""
-    counts = {i.name: _count_of(i.shape, values[i.name]) for i in model.inputs}
+    counts = {i.name: _count_of(i.shape, values[i.name]) for i in inputs}
     found = set(counts.values())
     if found <= {1} or None in found:
         return 1
     if len(found) > 1:
         each = ", ".join(f"{name!r} {count}" for name, count in counts.items())
-        msg = f"the inputs hold different numbers of batches: {each}\n{_expected(model.inputs)}\n  try: as many in each"
+        msg = f"the inputs hold different numbers of batches: {each}\n{_expected(inputs)}\n  try: as many in each"
         raise InputMismatch(msg)
     count = next(iter(counts.values())) or 1
-    reason = _single(model.inputs, model.outputs)
+    reason = _single(inputs, outputs)
     if reason:
         msg = f"the inputs hold {count} batches, and this model takes one at a time: {reason}"
-        raise InputMismatch(f"{msg}\n{_expected(model.inputs)}\n  try: run the model once per batch")
+        raise InputMismatch(f"{msg}\n{_expected(inputs)}\n  try: run the model once per batch")
     return count
 
 

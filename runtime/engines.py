@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,12 @@ from .binding import batched
 from .cpu import CpuRunner
 from .errors import OutOfMemory
 from .isa import Instruction
-from .program import ALIGN, BpuSegment, Model, Storage, Tensor
+from .outline import Outline
+from .program import ALIGN, BpuSegment, Constants, Model, Storage, Tensor
 from .types import DYNAMIC
+
+if TYPE_CHECKING:  # llvmlite loads with it: reading and the reference engine do without
+    from .jit import JitModel
 
 Array = npt.NDArray[Any]
 Runners = Mapping[int, CpuRunner]  # by segment number
@@ -104,19 +108,17 @@ def _last_uses(model: Model) -> dict[int, int]:
 class JitEngine:
     """Machine code over one arena per run; a run's arena is kept for the next one."""
 
-    def __init__(self, model: Model, runners: Runners, threads: int) -> None:
-        from .jit import build  # llvmlite loads here: reading and the reference engine do without
-
-        self.model = model
+    def __init__(self, outline: Outline, runners: Runners, jit: JitModel) -> None:
+        self.outline = outline
         self.runners = runners
-        self.jit = build(model, threads)
-        self.constants = _constants(model)
+        self.jit = jit
+        self.constants = _constants(outline.constants)
         self.constants_at = _address(self.constants)
         self.arenas: list[tuple[int, Array]] = []  # with their addresses; append and pop are atomic
         self.teams: list[tuple[int, Array]] = []  # an arena per thread
 
     def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
-        outputs = [np.empty(_room(batched(o.shape, count)), o.dtype.numpy) for o in self.model.outputs]
+        outputs = [np.empty(_room(batched(o.shape, count)), o.dtype.numpy) for o in self.outline.outputs]
         if count == 1:
             self._run_one(inputs, outputs)
             return outputs
@@ -127,15 +129,15 @@ class JitEngine:
 
     def _run_one(self, inputs: Sequence[Array], outputs: list[Array]) -> None:
         """One batch."""
-        at, arena = _borrow(self.arenas, self.model.arena_size)
+        at, arena = _borrow(self.arenas, self.outline.arena_size)
         ins, outs = [_address(x) for x in inputs], [_address(y) for y in outputs]
-        for number, segment in enumerate(self.model.segments):
-            if isinstance(segment, BpuSegment):
+        for number, step in enumerate(self.outline.steps):
+            if step is None:
                 self.jit.run_segment(number, at, self.constants_at, ins, outs)
                 continue
-            views = [self._view(self.model.tensors[i], arena, inputs, outputs) for i in segment.inputs]
-            for i, y in zip(segment.outputs, self.runners[number].run(views), strict=True):
-                self._store(self.model.tensors[i], y, arena, inputs, outputs)
+            views = [self._view(t, arena, inputs, outputs) for t in step.inputs]
+            for t, y in zip(step.outputs, self.runners[number].run(views), strict=True):
+                self._store(t, y, arena, inputs, outputs)
         self.arenas.append((at, arena))  # after an error it is dropped instead
 
     def _run_together(self, inputs: Sequence[Array], outputs: Sequence[Array], count: int) -> int:
@@ -143,10 +145,10 @@ class JitEngine:
 
         The last ones are left where there are too few for every thread; all are where the model has several segments.
         """
-        if [type(s) for s in self.model.segments] != [BpuSegment]:
+        if self.outline.steps != (None,):
             return 0
         threads = self.jit.threads
-        pitch = -(-self.model.arena_size // ALIGN) * ALIGN
+        pitch = -(-self.outline.arena_size // ALIGN) * ALIGN
         at, arenas = _borrow(self.teams, threads * pitch)
         ins, outs = (_addresses(arrays, count) for arrays in (inputs, outputs))
         whole, step = count - count % threads, threads * AT_ONCE
@@ -199,9 +201,9 @@ def _room(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (0,) if DYNAMIC in shape else shape
 
 
-def _constants(model: Model) -> Array:
+def _constants(constants: Constants) -> Array:
     """The constants at an aligned address: as they lie in a mapped file, copied where a buffer is not aligned."""
-    blob = np.frombuffer(model.constants.data, np.uint8)
+    blob = np.frombuffer(constants.data, np.uint8)
     if blob.size and _address(blob) % ALIGN == 0:
         return blob
     copy = aligned(blob.size)

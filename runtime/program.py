@@ -118,7 +118,7 @@ Segment = BpuSegment | CpuSegment
 
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """The constant blob. Compares by content; `data` may be a view of a mapped file."""
+    """A blob of bytes, such as a model's constants. Compares by content; `data` may be a view of a mapped file."""
 
     data: memoryview = field(default_factory=lambda: memoryview(b""))
 
@@ -172,10 +172,27 @@ class BuildInfo:
 
 
 @dataclass(frozen=True)
+class NativeCode:
+    """Machine code of model number `model` for one kind of CPU, made ahead of time. Who runs it has to trust its maker.
+
+    `key` is a hash of all that it was made from and for (`jit.keys`); the texts repeat some of that for people. `data`
+    is an entry of `jit.entry`, unread; damaged or of another key it is as good as none.
+    """
+
+    model: int
+    key: str
+    cpu: str  # LLVM's name of it
+    features: str  # as LLVM spells them: "+avx2,-avx512f"
+    made_by: str  # "hbc 0.1.0, llvmlite 0.50.0, LLVM 20.1"
+    data: Constants
+
+
+@dataclass(frozen=True)
 class Program:
-    """A compiled file: march, arithmetic (`bpu` or `onnx`), where it came from, and its models."""
+    """A compiled file: march, arithmetic (`bpu` or `onnx`), where it came from, its models, code made ahead of time."""
 
     march: str
     arith: str
     build: BuildInfo
     models: tuple[Model, ...]
+    natives: tuple[NativeCode, ...] = ()

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from types import TracebackType
 
 import numpy.typing as npt
 
 from .binding import bind, bind_batches
-from .cpu import CpuRunner
 from .engines import Array, Engine, JitEngine, ReferenceEngine
-from .errors import HbmFormatError, OutOfMemory, SessionClosed, UnknownModel
-from .hbm import read
-from .hbm.checks import check_program
+from .errors import OutOfMemory, SessionClosed
+from .loading import Loaded, Source
 from .march import border_rounding
-from .program import CpuSegment, Model, Program, TensorInfo
+from .program import Model, Program, TensorInfo
 
-Source = bytes | bytearray | memoryview | str | os.PathLike[str] | Program
 ENGINES = ("jit", "reference")
 MAX_THREADS = 256  # each is a thread of the process that waits for work
 
@@ -28,36 +25,55 @@ class Session:
 
     `source` is a path of a `.hbm` file, its bytes, or a Program. `threads` is how many cores one run may use.
     `engine` is "jit" (machine code) or "reference" (NumPy, slow): the same integers. `model` names one of several.
+    `trust_native_code` lets machine code that the file brings run, where it fits this machine and this version: only
+    for files whose maker you trust, as it may do anything. Otherwise that part of the file isn't looked at.
     Raises HbmError where the program is not sound, MissingDependency where a CPU segment needs ONNX Runtime.
     """
 
-    def __init__(self, source: Source, threads: int = 1, engine: str = "jit", model: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        threads: int = 1,
+        engine: str = "jit",
+        model: str | None = None,
+        *,
+        trust_native_code: bool = False,
+    ) -> None:
         if engine not in ENGINES:
             msg = f"engine is {engine!r}; known are {', '.join(ENGINES)}"
             raise ValueError(msg)
         if not 1 <= threads <= MAX_THREADS:
             msg = f"threads is {threads}; a run takes 1 to {MAX_THREADS}"
             raise ValueError(msg)
-        self.program = _load(source)
-        self.model = _choose(self.program, model)
-        numbered = enumerate(self.model.segments)
-        runners = {i: CpuRunner(self.model, s, threads) for i, s in numbered if isinstance(s, CpuSegment)}
-        self._rounding = border_rounding(self.program.march, self.program.arith)
-        self._reference = ReferenceEngine(self.model, runners)
-        self._engine: Engine = self._reference if engine == "reference" else JitEngine(self.model, runners, threads)
+        self._loaded = Loaded(source, model)
+        self._threads = threads
+        self._engine: Engine = (
+            self._loaded.machine_code(threads, trust=trust_native_code) if engine == "jit" else self._reference
+        )
+        self._rounding = border_rounding(self._loaded.outline.march, self._loaded.outline.arith)
         self._lock = threading.Lock()
         self._running = 0
         self._closed = False
 
     @property
+    def program(self) -> Program:
+        """What was loaded, whole: of a file that was known already it is read now."""
+        return self._loaded.program
+
+    @property
+    def model(self) -> Model:
+        """The one of its models that runs."""
+        return self._loaded.model
+
+    @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What `run` takes: name, shape, dtype, layout, scale, zero_point, axis."""
-        return self.model.inputs
+        return self._loaded.outline.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """What `run` gives, in the model's order. −1 in a shape is a size that depends on the data."""
-        return self.model.outputs
+        return self._loaded.outline.outputs
 
     def run(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """The model's outputs by name, as new arrays.
@@ -71,8 +87,8 @@ class Session:
         where inputs do not fit.
         """
         with self._open_engine():
-            outputs = self._engine.run(*bind_batches(self.model, inputs, self._rounding))
-        return {info.name: y for info, y in zip(self.model.outputs, outputs, strict=True)}
+            outputs = self._engine.run(*bind_batches(self.inputs, self.outputs, inputs, self._rounding))
+        return {info.name: y for info, y in zip(self.outputs, outputs, strict=True)}
 
     def intermediates(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """Every tensor that a run computes, inputs and outputs among them, by name: the reference engine's integers.
@@ -86,6 +102,12 @@ class Session:
             name = self.model.tensors[i].name
             named[f"{name}#{i}" if name in named else name] = y
         return named
+
+    @cached_property
+    def _reference(self) -> ReferenceEngine:
+        engine = vars(self).get("_engine")
+        runners = engine.runners if isinstance(engine, JitEngine) else self._loaded.runners(self._threads)
+        return ReferenceEngine(self.model, runners)
 
     def close(self) -> None:
         """Give back the machine code and the memory; runs under way still finish. A closed session does not run."""
@@ -143,25 +165,3 @@ class _Opened:
         if isinstance(err, MemoryError):
             msg = f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}"
             raise OutOfMemory(msg) from err
-
-
-def _load(source: Source) -> Program:
-    if not isinstance(source, Program):
-        return read(source)
-    try:
-        check_program(source)
-    except ValueError as err:
-        msg = f"the program is not sound: {err}\n  try: report this as a bug of the compiler that made it"
-        raise HbmFormatError(msg) from err
-    return source
-
-
-def _choose(program: Program, name: str | None) -> Model:
-    names = [m.name for m in program.models]
-    if name is None and len(names) == 1:
-        return program.models[0]
-    if name is not None and name in names:
-        return program.models[names.index(name)]
-    what = "the program has several models" if name is None else f"the program has no model {name!r}"
-    msg = f"{what}; pass model= one of {', '.join(map(repr, names))}"
-    raise UnknownModel(msg)

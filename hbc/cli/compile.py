@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -26,6 +27,7 @@ from .stages import stage_lines
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, help="Where to write.  [default: MODEL.hbm in this folder; - is stdout]")
 @model_options
+@click.option("--aot", is_flag=True, help="Add machine code for this CPU, which `hbc run --trust` takes.")
 @click.option("--explain", is_flag=True, help="Show where each node runs and why.")
 @click.option(
     "--report", "report_file", type=PATH, metavar="FILE", help="Write all of that as FILE.json, .md or .html."
@@ -41,6 +43,7 @@ def command(
     model: Path,
     output: Path | None,
     options: CompileOptions,
+    aot: bool,
     explain: bool,
     report_file: Path | None,
     emit: str,
@@ -56,8 +59,8 @@ def command(
     hbc compile model.onnx --emit hbir --stop-after quantize
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if emit == "hbir":
-        if explain or as_json or report_file is not None:
-            what = "--explain, --report and --json belong to a compiled program; leave out --emit hbir"
+        if explain or as_json or aot or report_file is not None:
+            what = "--aot, --explain, --report and --json belong to a compiled program; leave out --emit hbir"
             raise click.UsageError(what)
         _emit_text(screen(), model, options, output, stop_after, locs)
         return
@@ -68,7 +71,7 @@ def command(
         raise click.UsageError("stdout can't hold both the program and a report; give -o FILE")
     if report_file is not None:
         check_report(report_file)
-    report = _compile(screen(), model, options, output)
+    report = _compile(screen(), model, replace(options, aot=aot), output)
     if report_file is not None:
         write_report(report, report_file)
     if as_json:

@@ -33,7 +33,7 @@ PLUMBING = {"inputs", "outputs", "loc"}  # an instruction's fields that are no a
 @json_flag
 @verbosity
 def command(program: Path, locs: bool, arena: bool, as_json: bool) -> None:
-    """Show what is in PROGRAM (.hbm): its border, its segments, its instructions, its memory."""
+    """Show what is in PROGRAM (.hbm): its border, its segments, its instructions, its memory, its machine code."""
     loaded = load(program)
     out = screen()
     size = program.stat().st_size
@@ -44,6 +44,9 @@ def command(program: Path, locs: bool, arena: bool, as_json: bool) -> None:
         out.result(line)
     for model in loaded.models:
         _show_model(out, model, locs, arena)
+    if loaded.natives:
+        out.result("")
+        out.result(_natives_table(loaded))
 
 
 def _header(program: Program, path: Path, size: int) -> Iterable[str]:
@@ -126,6 +129,20 @@ def _arena_table(model: Model) -> Table:
     return table(("from", "to", "", "tensor", "type", "scale", "zero point"), rows, title=title, right=("from", "to"))
 
 
+def _natives_table(program: Program) -> Table:
+    """Machine code made ahead of time. Where it was made is what the file says of it; nothing of it is run here."""
+    rows = [
+        (program.models[n.model].name, n.cpu, _enabled(n.features), human_bytes(len(n.data)), n.made_by)
+        for n in program.natives
+    ]
+    columns = ("model", "CPU", "features", "size", "made by")
+    return table(columns, rows, title="machine code, run where it is trusted", right=("size",))
+
+
+def _enabled(features: str) -> str:
+    return " ".join(f[1:] for f in features.split(",") if f.startswith("+"))
+
+
 # ---- JSON
 
 
@@ -136,7 +153,12 @@ def describe(program: Program) -> dict[str, Any]:
         "arith": program.arith,
         "build": {**dataclasses.asdict(program.build), "options": dict(program.build.options)},
         "models": [_model(m) for m in program.models],
-    }
+        "natives": [
+            {"model": program.models[n.model].name, "cpu": n.cpu, "features": n.features, "made_by": n.made_by,
+             "key": n.key, "bytes": len(n.data)}
+            for n in program.natives
+        ],
+    }  # fmt: skip
 
 
 def _model(model: Model) -> dict[str, Any]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--reference", is_flag=True, help="Use the NumPy reference in place of machine code: slow, the same integers."
 )
+@click.option("--trust", is_flag=True, help="Let machine code that PROGRAM brings run: it can do anything.")
 @threads_option
 @json_flag
 @verbosity
@@ -56,6 +57,7 @@ def command(
     seed: int | None,
     output: Path | None,
     reference: bool,
+    trust: bool,
     threads: int,
     as_json: bool,
 ) -> None:
@@ -70,7 +72,8 @@ def command(
     if output is not None:
         check_writable(output)
     begin = time.perf_counter()
-    with Session(program, threads=threads, engine="reference" if reference else "jit") as session:
+    engine = "reference" if reference else "jit"
+    with Session(program, threads=threads, engine=engine, trust_native_code=trust) as session:
         sample = gather(out, session, inputs, seed, spec)
         out.story(f"  ready after {human_seconds(time.perf_counter() - begin)}")
         begin = time.perf_counter()

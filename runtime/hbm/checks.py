@@ -31,6 +31,9 @@ def check_program(program: Program) -> None:
     for model in program.models:
         with within(f"model {model.name!r}"):
             check_model(model)
+    for i, native in enumerate(program.natives):
+        with within(f"native code {i}"):
+            require(0 <= native.model < len(program.models), f"model {native.model} of {len(program.models)}")
 
 
 def check_model(model: Model) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 
 IDENTIFIER = b"HBM1"
-VERSION = 2
+VERSION = 3
+PLAIN_VERSION = 2  # the same without native code: a file that has none says so, and older runtimes read it
 DIGEST_SIZE = 32
+PAGE = 4096  # what lies behind the FlatBuffer begins at a multiple of it
 
 GIB = 1 << 30
 MAX_FILE = 2 * GIB - 1  # FlatBuffers offsets are 32 bit, and Python's builder stops at 2 GiB
@@ -25,3 +27,8 @@ def digest(data: bytes | bytearray | memoryview, at: int) -> bytes:
     sha = hashlib.sha256(view[:at])
     sha.update(view[at + DIGEST_SIZE :])
     return sha.digest()
+
+
+def behind(size: int) -> int:
+    """Where in the file native code begins: the first multiple of PAGE behind a FlatBuffer of `size` bytes."""
+    return -(-size // PAGE) * PAGE

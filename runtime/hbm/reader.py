@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import enum
-import mmap
-import os
-import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import HbmFormatError, HbmVersionError, UnreadableProgram
+from ..errors import HbmFormatError, HbmVersionError
 from ..isa import INSTRUCTIONS, Instruction, Opcode
-from ..program import BpuSegment, BuildInfo, Constants, CpuSegment, Model, Program, Segment, Storage, Tensor, TensorInfo
+from ..program import (
+    BpuSegment,
+    BuildInfo,
+    Constants,
+    CpuSegment,
+    Model,
+    NativeCode,
+    Program,
+    Segment,
+    Storage,
+    Tensor,
+    TensorInfo,
+)
+from ..source import Opened, Source, open_source
 from ..types import DType, Layout, Quant
 from ._generated import schema_generated
 from .attributes import Kind, Value, decode
 from .checks import check_program
-from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, VERSION, digest
-from .verifier import has_identifier, verify, version_and_digest
+from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, PLAIN_VERSION, VERSION, behind, digest
+from .verifier import has_identifier, program_size, verify, version_and_digest
 from .where import within
 
 fb: Any = schema_generated  # flatc's output carries no types
-Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 E = TypeVar("E", bound=enum.IntEnum)
 T = TypeVar("T")
 _ATTRIBUTE = struct.Struct("<IIBxxx")  # schema.fbs, struct Attribute
@@ -39,11 +47,18 @@ def read(source: Source) -> Program:
     Constants stay views of the mapping: replace a file that is in use by renaming another over it, never by writing
     into it.
     """
-    name, data = _open(source)
+    return read_opened(open_source(source))
+
+
+def read_opened(opened: Opened) -> Program:
+    """The same for what is open already."""
+    name, data = opened.name, opened.data
+    if opened.status is not None and len(data) > MAX_FILE:
+        raise HbmFormatError(_too_large(name, len(data)))
     with _named(name):
-        _check_envelope(name, data)
-        verify(data)
-        program = _file(fb.File.GetRootAs(data, 0))
+        size = _check_envelope(name, data)
+        verify(data[:size])
+        program = _file(fb.File.GetRootAs(data[:size], 0), data[behind(size) :])
         check_program(program)
         return program
 
@@ -57,34 +72,12 @@ def _named(name: str) -> Iterator[None]:
         raise HbmFormatError(msg) from err
 
 
-def _open(source: Source) -> tuple[str, memoryview]:
-    if isinstance(source, bytes | bytearray | memoryview):
-        view = memoryview(source)
-        frozen = view.readonly and view.format == "B" and view.ndim == 1 and view.c_contiguous
-        return "the buffer", view if frozen else memoryview(view.tobytes())  # nobody may change it after the checks
-    path = Path(source)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
-            msg = f"{path} is not a regular file\n  try: give the path of a .hbm file"
-            raise UnreadableProgram(msg)
-        if status.st_size > MAX_FILE:
-            raise HbmFormatError(_too_large(str(path), status.st_size))
-        if status.st_size == 0:  # cannot be mapped
-            return str(path), memoryview(b"")
-        with path.open("rb") as file:
-            return str(path), memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as err:  # ValueError: a NUL in the path, or the file shrank to nothing meanwhile
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else err
-        msg = f"{str(source)!r} cannot be read: {reason}\n  try: give the path of a .hbm file"
-        raise UnreadableProgram(msg) from err
-
-
 def _too_large(name: str, size: int) -> str:
     return f"{name} is not a sound .hbm file: it has {size} bytes, the limit is 2 GiB\n  try: {_REBUILD}"
 
 
-def _check_envelope(name: str, data: memoryview) -> None:
+def _check_envelope(name: str, data: memoryview) -> int:
+    """The size of the FlatBuffer that `data` begins with, its digest compared. Native code behind it is not touched."""
     if not has_identifier(data):
         what = "only what hbc wrote can be read: no vendor's .hbm, and of an .onnx `hbc compile` makes one"
         msg = f"no identifier {IDENTIFIER.decode()!r} at byte 4; {what}"
@@ -92,15 +85,20 @@ def _check_envelope(name: str, data: memoryview) -> None:
     if len(data) > MAX_FILE:
         raise HbmFormatError(_too_large(name, len(data)))
     version, at = version_and_digest(data)
-    if version != VERSION:
+    if version not in {PLAIN_VERSION, VERSION}:
         msg = (
-            f"{name} has schema version {version}, this runtime reads version {VERSION}\n"
+            f"{name} has schema version {version}, this runtime reads versions {PLAIN_VERSION} and {VERSION}\n"
             "  try: install the hbc that wrote the file, or compile the model again with this one"
         )
         raise HbmVersionError(msg)
-    if digest(data, at) != data[at : at + DIGEST_SIZE]:
+    size, marked = program_size(data)
+    if (version == VERSION) != (marked is not None):
+        msg = f"schema version {version}, with{'out' if marked is None else ''} native code behind the program"
+        raise ValueError(msg)
+    if digest(data[:size], at) != data[at : at + DIGEST_SIZE]:
         msg = "its content does not match its SHA-256 digest, so some bytes have changed since it was written"
         raise ValueError(msg)
+    return size
 
 
 # ---- FlatBuffers tables → values. All offsets are verified; what is left to check are numbers that name things.
@@ -114,13 +112,23 @@ def _each(label: str, count: int, item: Callable[[int], Any], make: Callable[[An
     return tuple(out)
 
 
-def _file(f: Any) -> Program:
+def _file(f: Any, rest: memoryview) -> Program:
     strings = [_utf8(f.Strings(i)) for i in range(f.StringsLength())]
     b = f.Build()
     options = tuple((_utf8(o.Key()), _utf8(o.Value())) for o in map(b.Options, range(b.OptionsLength())))
     build = BuildInfo(_utf8(b.Producer()), _utf8(b.Source()), _utf8(b.SourceSha256()), options)
     models = _each("model", f.ModelsLength(), f.Models, lambda m: _model(m, strings))
-    return Program(_utf8(f.March()), _utf8(f.Arith()), build, models)
+    if f.NativesLength() and not f.Size():
+        msg = "native code, but no size of the program that it should lie behind"
+        raise ValueError(msg)
+    natives = _each("native code", f.NativesLength(), f.Natives, lambda n: _native(n, rest))
+    return Program(_utf8(f.March()), _utf8(f.Arith()), build, models, natives)
+
+
+def _native(n: Any, rest: memoryview) -> NativeCode:
+    """Native code, not looked at: where the file was cut short there is less of it, which whoever runs it notices."""
+    data = Constants(rest[n.Offset() : n.Offset() + n.Size()])
+    return NativeCode(n.Model(), _utf8(n.Key()), _utf8(n.Cpu()), _utf8(n.Features()), _utf8(n.MadeBy()), data)
 
 
 def _model(m: Any, strings: list[str]) -> Model:

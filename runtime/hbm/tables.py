@@ -103,10 +103,18 @@ BUILD_INFO = Table(
     "BuildInfo",
     (_need("producer", TEXT), _need("source", TEXT), _need("source_sha256", TEXT), _need("options", _vector(OPTION))),
 )
+NATIVE = Table(
+    "Native",
+    (
+        Field("model", U32), _need("key", TEXT), _need("cpu", TEXT), _need("features", TEXT), _need("made_by", TEXT),
+        Field("offset", U64), Field("size", U64),
+    ),
+)  # fmt: skip
 FILE = Table(
     "File",
     (
         Field("version", U16), _need("digest", SHA256), _need("march", TEXT), _need("arith", TEXT),
         _need("build", BUILD_INFO), _need("strings", _vector(TEXT)), _need("models", _vector(MODEL)),
+        Field("size", U64), Field("natives", _vector(NATIVE)),
     ),
 )  # fmt: skip

@@ -16,8 +16,11 @@ from .tables import BYTES, FILE, Field, Inline, Table, Text, Vector
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
+_U64 = struct.Struct("<Q")
 _HEADER = 8  # offset of the root table, identifier
 _HEADER_FIELDS = Table(FILE.name, FILE.fields[:2])  # version, digest
+_SIZE = next(i for i, f in enumerate(FILE.fields) if f.name == "size")
+_SIZE_FIELDS = Table(FILE.name, tuple(Field(f.name, f.type) for f in FILE.fields[: _SIZE + 1]))  # whatever is missing
 
 
 class UnsoundError(ValueError):
@@ -52,6 +55,19 @@ def version_and_digest(data: memoryview) -> tuple[int, int]:
     if digest is None:
         _fail("the digest is missing")
     return (0 if version is None else _U16.unpack_from(data, version)[0]), digest
+
+
+def program_size(data: memoryview) -> tuple[int, int | None]:
+    """How many bytes the FlatBuffer at the beginning of `data` has, and where that number is stored (None: nowhere).
+
+    Raises UnsoundError where it is more than there are. Expects a version that has the field or lacks it.
+    """
+    walk = _Walk(data)
+    at = walk.fields(walk.root(), _SIZE_FIELDS, newer=True)[_SIZE]
+    size = len(data) if at is None else _U64.unpack_from(data, at)[0]
+    if not _HEADER + DIGEST_SIZE <= size <= len(data):
+        _fail(f"the program should have {size} bytes, the file has {len(data)}")
+    return size, at
 
 
 def has_identifier(data: memoryview) -> bool:

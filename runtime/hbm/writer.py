@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..isa import Instruction
-from ..program import ALIGN, BpuSegment, BuildInfo, Model, Program, Segment, Tensor, TensorInfo
+from ..program import ALIGN, BpuSegment, BuildInfo, Model, NativeCode, Program, Segment, Tensor, TensorInfo
 from ..types import Quant
 from ._generated import schema_generated
 from .attributes import Kind, encode
 from .checks import check_program
-from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, VERSION, digest
-from .verifier import version_and_digest
+from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, PLAIN_VERSION, VERSION, behind, digest
+from .verifier import program_size, version_and_digest
 
 fb: Any = schema_generated  # flatc's output carries no types
+_UNKNOWN = 64  # File.size until it is known; a default of 0 would leave the field out
 _ATTRIBUTE = np.dtype(  # schema.fbs, struct Attribute
     {"names": ["name", "count", "kind"], "formats": ["<u4", "<u4", "u1"], "offsets": [0, 4, 8], "itemsize": 12}
 )
@@ -33,19 +34,35 @@ def write(program: Program) -> bytes:
 def encode_program(program: Program) -> bytes:
     """The container of `program` without any check of its meaning (tests of the reader need unsound files)."""
     size = sum(len(m.constants) for m in program.models)
-    if size + (1 << 20) > MAX_FILE:
-        msg = f"the constants have {size} bytes; a .hbm file holds at most 2 GiB"
+    native = sum(behind(len(n.data)) for n in program.natives)
+    if size + native + (1 << 20) > MAX_FILE:
+        also = f" and native code {native}" if native else ""
+        msg = f"the constants have {size} bytes{also}; a .hbm file holds at most 2 GiB"
         raise ValueError(msg)
     writer = _Writer(flatbuffers.Builder(size + (1 << 16)))
     writer.builder.Finish(writer.file(program), file_identifier=IDENTIFIER)
-    return seal(writer.builder.Output())
+    data = writer.builder.Output()
+    return seal(_with_natives(data, program.natives) if program.natives else data)
+
+
+def _with_natives(data: bytearray, natives: Sequence[NativeCode]) -> bytearray:
+    """A FlatBuffer that knows its size, and native code behind it; each piece begins on a page of its own."""
+    size = len(data)
+    _, at = program_size(memoryview(bytes(data)))
+    assert at is not None
+    data[at : at + 8] = size.to_bytes(8, "little")
+    for native in natives:
+        data.extend(bytes(behind(len(data)) - len(data)))
+        data.extend(native.data.data)
+    return data
 
 
 def seal(data: bytes | bytearray) -> bytes:
     """`data` with its digest made right."""
     out = bytearray(data)
     _, at = version_and_digest(memoryview(out))
-    out[at : at + DIGEST_SIZE] = digest(out, at)
+    size, _ = program_size(memoryview(out))
+    out[at : at + DIGEST_SIZE] = digest(memoryview(out)[:size], at)
     return bytes(out)
 
 
@@ -180,16 +197,30 @@ class _Writer:
             Options=self.offsets(options),
         )
 
+    def natives(self, natives: Sequence[NativeCode]) -> int:
+        """What is said of native code, and where its bytes will be."""
+        tables, offset = [], 0
+        for n in natives:
+            texts = {"Key": n.key, "Cpu": n.cpu, "Features": n.features, "MadeBy": n.made_by}
+            placed = {name: self.text(text) for name, text in texts.items()}
+            tables.append(self.table("Native", Model=n.model, **placed, Offset=offset, Size=len(n.data)))
+            offset = behind(offset + len(n.data))
+        return self.offsets(tables)
+
     def file(self, p: Program) -> int:
+        natives = self.natives(p.natives) if p.natives else None
         models = self.offsets([self.model(m) for m in p.models])
         strings = self.offsets([self.text(s) for s in self.strings])  # after the models: they filled the table
         march, arith, build = self.text(p.march), self.text(p.arith), self.build(p.build)
         fb.FileStart(self.builder)
+        if natives is not None:
+            fb.FileAddNatives(self.builder, natives)
+            fb.FileAddSize(self.builder, _UNKNOWN)
         fb.FileAddModels(self.builder, models)
         fb.FileAddStrings(self.builder, strings)
         fb.FileAddBuild(self.builder, build)
         fb.FileAddArith(self.builder, arith)
         fb.FileAddMarch(self.builder, march)
         fb.FileAddDigest(self.builder, fb.CreateSha256(self.builder, bytes(DIGEST_SIZE)))  # zeros until `seal`
-        fb.FileAddVersion(self.builder, VERSION)
+        fb.FileAddVersion(self.builder, VERSION if p.natives else PLAIN_VERSION)
         return int(fb.FileEnd(self.builder))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .engine import JitModel, build
+from .engine import JitModel, build, recall
 
-__all__ = ["JitModel", "build"]
+__all__ = ["JitModel", "build", "recall"]

@@ -21,6 +21,7 @@ from .fusion import fused
 from .host import Dot, Host, target_machine
 from .kernels import KERNELS
 from .kernels.conv import can_add
+from .memory import give_back, many_objects
 from .offset import is_offset, with_offsets
 from .ranges import with_positives
 from .registry import KernelBuilder, Packed, kernel_key
@@ -35,7 +36,10 @@ def assemble(model: Model, machine: Host) -> Code:
 
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes.
     """
-    return _Assembly(model, machine).finish()
+    with many_objects():  # a fifth of the time otherwise
+        code = _Assembly(model, machine).finish()
+    give_back()
+    return code
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,17 @@ def const(ty: ir.Type, value: float, lanes: int = 1) -> ir.Constant:
     """A constant of `lanes` equal lanes. `ty` may itself be a vector type."""
     if isinstance(ty, ir.VectorType):
         ty, lanes = ty.element, ty.count
-    return ir.Constant(ty, value) if lanes == 1 else ir.Constant(ir.VectorType(ty, lanes), [value] * lanes)
+    one = ir.Constant(ty, value)
+    if lanes == 1:
+        return one
+    return _Splat(ir.VectorType(ty, lanes), [one] * lanes)
+
+
+class _Splat(ir.Constant):
+    """Equal lanes. Printed lane by lane, such constants would make up most of a module's text."""
+
+    def _get_reference(self) -> str:
+        return f"splat ({self.constant[0]})"
 
 
 def i64(value: ir.Value | int) -> ir.Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SessionClosed
-from ..program import ALIGN, Model
-from . import cache
+from ..program import ALIGN, Model, NativeCode
 from .code import Code, aligned
 from .host import Host, host, target_machine
+from .obtain import code_of, find
 from .placing import available_cpus
 from .share import RUN_BITS
 from .team import JOB, define_cpu, team_bytes
@@ -28,12 +27,19 @@ _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 _SERVE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 3)
 _JOB = ctypes.c_int64 * JOB
-_WORTH_KEEPING = 0.1  # seconds of code generation below which the cache is not bothered
 
 
-def build(model: Model, threads: int = 1) -> JitModel:
+def recall(content: str, natives: Sequence[NativeCode], threads: int) -> JitModel | None:
+    """What `build` gives for a model with fingerprint `content`, where its code need not be made; else None."""
+    machine = host()
+    code = find(content, machine, natives)
+    return None if code is None else JitModel(code, machine, threads)
+
+
+def build(model: Model, threads: int = 1, natives: Sequence[NativeCode] = ()) -> JitModel:
     """Compile `model` for this machine, or load what was compiled before. `threads` is how many one run may use.
 
+    `natives` is code made ahead of time that may be run: of the model, or foreign to it, which is found out.
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes; UnknownIsa where HBC_ISA
     asks for an instruction set that this machine lacks. Thread-safe.
     """
@@ -41,23 +47,7 @@ def build(model: Model, threads: int = 1) -> JitModel:
         msg = f"threads is {threads}; a run needs at least 1"
         raise ValueError(msg)
     machine = host()
-    return JitModel(code_of(model, machine), machine, threads)
-
-
-def code_of(model: Model, machine: Host) -> Code:
-    """The machine code of a model: from the cache where it is there and sound, else generated and, if slow, kept."""
-    folder = cache.folder()
-    key = cache.key_of(model, machine) if folder is not None else ""
-    found = cache.load(folder, key) if folder is not None else None
-    if found is not None:
-        return found
-    from .assembly import assemble
-
-    start = time.perf_counter()
-    code = assemble(model, machine)
-    if folder is not None and time.perf_counter() - start >= _WORTH_KEEPING:
-        cache.store(folder, key, code)
-    return code
+    return JitModel(code_of(model, machine, natives), machine, threads)
 
 
 def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:

@@ -122,6 +122,7 @@ def _architecture(triple: str) -> str:
     return {"amd64": "x86_64", "arm64": "aarch64", "arm64e": "aarch64"}.get(first, first)
 
 
+@functools.cache
 def _enabled() -> dict[str, bool]:
     """This CPU's features by LLVM's names. Of AArch64's dot products LLVM 22 does not tell; the system does."""
     found = dict(llvm.get_host_cpu_features())

@@ -52,6 +52,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- compile
 
 
+def test_compile_adds_machine_code_that_runs_where_it_is_trusted(models: Path, tmp_path: Path) -> None:
+    assert hbc("compile", models / "good.onnx", "--aot", cwd=tmp_path).status == 0
+    (native,) = load(tmp_path / "good.hbm").natives
+    told = json.loads(hbc("inspect", "good.hbm", "--json", cwd=tmp_path).out)["natives"]
+    assert told == [
+        {"model": "good", "cpu": native.cpu, "features": native.features, "made_by": native.made_by,
+         "key": native.key, "bytes": len(native.data)}
+    ]  # fmt: skip
+    shown = hbc("inspect", "good.hbm", cwd=tmp_path, COLUMNS="200").out
+    assert "machine code, run where it is trusted" in shown
+    assert native.cpu in shown
+    plain = hbc("run", "good.hbm", "--random", "0", cwd=tmp_path, HBC_CACHE="off")
+    trusted = hbc("run", "good.hbm", "--random", "0", "--trust", cwd=tmp_path, HBC_CACHE="off")
+    assert (plain.status, trusted.status) == (0, 0)
+    assert plain.out == trusted.out
+
+
+def test_machine_code_belongs_to_a_program(models: Path, tmp_path: Path) -> None:
+    done = hbc("compile", models / "good.onnx", "--aot", "--emit", "hbir", cwd=tmp_path)
+    assert done.status == 2
+    assert "--aot" in done.err
+
+
 def test_compile_writes_the_program_and_says_nothing_to_a_pipe(models: Path, tmp_path: Path) -> None:
     done = hbc("compile", models / "good.onnx", cwd=tmp_path)
     assert (done.status, done.out, done.err) == (0, "", "")

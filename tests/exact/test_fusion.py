@@ -15,6 +15,7 @@ from hbc_runtime.jit import engine
 from hbc_runtime.jit.fused import AddedConv2d, QuantizeImage
 from hbc_runtime.jit.fusion import fused
 from hbc_runtime.jit.host import Host
+from hbc_runtime.jit.obtain import code_of
 from hbc_runtime.program import BpuSegment, Constants, Model, Storage, Tensor
 from hbc_runtime.types import DType
 from tests.exact.harness import MACHINES
@@ -48,7 +49,7 @@ def image_model(shape: tuple[int, int, int, int], scale: float, zero_point: int,
 def run(model: Model, x: np.ndarray, threads: int, machine: Host) -> np.ndarray:
     y = np.full(model.tensors[4].shape, 77, np.int8)
     arena, blob = np.zeros(model.arena_size + 64, np.uint8), np.frombuffer(bytes(model.constants.data), np.uint8)
-    code = engine.code_of(model, machine)
+    code = code_of(model, machine)
     jit = engine.JitModel(code, machine, threads)
     jit.run_segment(0, arena.ctypes.data, blob.ctypes.data, [x.ctypes.data], [y.ctypes.data])
     jit.close()

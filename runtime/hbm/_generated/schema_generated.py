@@ -1305,6 +1305,106 @@ def BuildInfoEnd(builder):
 
 
 
+class Native(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Native()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsNative(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def NativeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x48\x42\x4D\x31", size_prefixed=size_prefixed)
+
+    # Native
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Native
+    def Model(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+    # Native
+    def Key(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Native
+    def Cpu(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Native
+    def Features(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Native
+    def MadeBy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # Native
+    def Offset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # Native
+    def Size(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+def NativeStart(builder):
+    builder.StartObject(7)
+
+def NativeAddModel(builder, model):
+    builder.PrependUint32Slot(0, model, 0)
+
+def NativeAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+def NativeAddCpu(builder, cpu):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(cpu), 0)
+
+def NativeAddFeatures(builder, features):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(features), 0)
+
+def NativeAddMadeBy(builder, madeBy):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(madeBy), 0)
+
+def NativeAddOffset(builder, offset):
+    builder.PrependUint64Slot(5, offset, 0)
+
+def NativeAddSize(builder, size):
+    builder.PrependUint64Slot(6, size, 0)
+
+def NativeEnd(builder):
+    return builder.EndObject()
+
+
+
 class File(object):
     __slots__ = ['_tab']
 
@@ -1412,8 +1512,39 @@ class File(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         return o == 0
 
+    # File
+    def Size(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # File
+    def Natives(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Native()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # File
+    def NativesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # File
+    def NativesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        return o == 0
+
 def FileStart(builder):
-    builder.StartObject(7)
+    builder.StartObject(9)
 
 def FileAddVersion(builder, version):
     builder.PrependUint16Slot(0, version, 0)
@@ -1440,6 +1571,15 @@ def FileAddModels(builder, models):
     builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(models), 0)
 
 def FileStartModelsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def FileAddSize(builder, size):
+    builder.PrependUint64Slot(7, size, 0)
+
+def FileAddNatives(builder, natives):
+    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(natives), 0)
+
+def FileStartNativesVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
 def FileEnd(builder):

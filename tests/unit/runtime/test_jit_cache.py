@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 from unittest import mock
 
 import numpy as np
@@ -15,12 +20,13 @@ import pytest
 
 from hbc_runtime.errors import UnknownIsa
 from hbc_runtime.isa import Clamp
-from hbc_runtime.jit import assembly, build, cache, engine
+from hbc_runtime.jit import assembly, build, cache, entry, keys, obtain
 from hbc_runtime.jit.code import Code
-from hbc_runtime.jit.host import VARIABLE, host, runnable
+from hbc_runtime.jit.host import VARIABLE, Host, host, runnable
 from hbc_runtime.program import BpuSegment, Constants, Model, Storage, Tensor
 from hbc_runtime.types import DType
 
+ROOT = Path(__file__).parents[3]
 SHAPE = (1, 4, 4, 8)
 
 
@@ -35,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own for the cache, which keeps everything however quickly it was made."""
     monkeypatch.setenv("HBC_CACHE", "on")
     monkeypatch.setenv("HBC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(engine, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(obtain, "_WORTH_KEEPING", 0.0)
     return tmp_path / "cache"
 
 
@@ -47,6 +53,10 @@ def clamped(model: Model) -> np.ndarray:
     jit.run_segment(0, arena.ctypes.data, arena.ctypes.data, [x.ctypes.data], [y.ctypes.data])
     jit.close()
     return y
+
+
+def name_of(model: Model, machine: Host | None = None) -> str:
+    return keys.key_of(keys.fingerprint(model), machine or host())
 
 
 def entries(place: Path) -> list[Path]:
@@ -72,33 +82,34 @@ def test_what_was_compiled_is_found_again_and_runs(place: Path) -> None:
 )
 def test_other_models_have_other_keys(other: Callable[[Model], Model]) -> None:
     one = a_model()
-    keys = {cache.key_of(m, host()) for m in (one, other(one))}
-    assert len(keys) == 2
+    names = {name_of(m) for m in (one, other(one))}
+    assert len(names) == 2
 
 
 def test_other_machines_have_other_keys_and_names_do_not_matter() -> None:
     model = a_model()
-    keys = {cache.key_of(model, replace(host(), **more)) for more in ({}, {"cpu": "other"}, {"lanes": 2})}
-    assert len(keys) == 3
+    others = [replace(host(), **{k: v}) for k, v in (("cpu", "other"), ("features", "+none"), ("lanes", 2))]
+    assert len({name_of(model, m) for m in (host(), *others)}) == 4
     renamed = replace(model, name="n", tensors=tuple(replace(t, name="t") for t in model.tensors))
-    assert cache.key_of(renamed, host()) == cache.key_of(model, host())
+    assert name_of(renamed) == name_of(model)
 
 
-def test_an_edit_of_the_generator_makes_other_keys() -> None:
-    before = cache.key_of(a_model(), host())
-    with mock.patch.object(cache, "_generator", return_value="edited"):
-        assert cache.key_of(a_model(), host()) != before
+@pytest.mark.parametrize("what", ["_stats", "_versions"])
+def test_an_edit_of_the_generator_and_other_versions_make_other_keys(what: str) -> None:
+    before = name_of(a_model())
+    with mock.patch.object(keys, what, return_value="edited"):
+        assert name_of(a_model()) != before
 
 
 @pytest.mark.parametrize("size", [0, 7, 32768, 100_000])
 def test_a_checksum_sees_every_byte(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
-    whole = cache.checksum(data)
+    whole = keys.checksum(data)
     for at in {0, size // 2, size - 1} if size else ():
         changed = data.copy()
         changed[at] ^= 1
-        assert cache.checksum(changed) != whole
-    assert cache.checksum(np.append(data, np.uint8(0))) != whole
+        assert keys.checksum(changed) != whole
+    assert keys.checksum(np.append(data, np.uint8(0))) != whole
 
 
 def damage_at(path: Path, at: int) -> None:
@@ -107,7 +118,7 @@ def damage_at(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("where", ["magic", "head", "object", "packed", "cut", "empty", "text"])
+@pytest.mark.parametrize("where", ["magic", "size", "digest", "head", "object", "packed", "cut", "empty", "text"])
 def test_a_damaged_entry_is_as_good_as_none(place: Path, where: str) -> None:
     code = Code(b"\x7fELF" + bytes(range(200)), np.arange(5000, dtype=np.uint32).view(np.uint8), 64, (0,), (1,))
     place.mkdir(mode=0o700)
@@ -120,8 +131,9 @@ def test_a_damaged_entry_is_as_good_as_none(place: Path, where: str) -> None:
     assert (found.scratch, found.segments, found.flipped) == (64, (0,), (1,))
     assert found.packed.ctypes.data % 64 == 0
     size = path.stat().st_size
-    if where in {"magic", "head", "packed"}:
-        damage_at(path, {"magic": 0, "head": 20, "packed": size - 1}[where])
+    places = {"magic": 0, "size": 9, "digest": 20, "head": 70, "packed": size - 1}
+    if where in places:
+        damage_at(path, places[where])
     elif where == "object":
         damage_at(path, path.read_bytes().index(b"\x7fELF") + 50)
     else:
@@ -166,6 +178,51 @@ def test_many_writers_of_one_entry_leave_one_whole(place: Path) -> None:
     assert found is not None
     assert set(found.object) == {found.scratch} == set(found.packed.tolist())
     assert [p.suffix for p in entries(place)] == [cache.SUFFIX]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from hbc_runtime.jit import cache
+from hbc_runtime.jit.code import Code
+i = int(sys.argv[2])
+for _ in range(20):
+    cache.store(Path(sys.argv[1]), "k", Code(bytes([i]) * 50_000, np.full(100_000, i, np.uint8), i, ()))
+    found = cache.load(Path(sys.argv[1]), "k")
+    assert found is not None
+    assert set(found.object) == {found.scratch} == set(found.packed.tolist())
+"""
+
+
+def test_many_processes_that_write_one_entry_always_find_one_whole(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, place, str(i)], cwd=ROOT) for i in range(4)]
+    assert [w.wait(120) for w in writers] == [0] * 4
+    assert [p.suffix for p in entries(place)] == [cache.SUFFIX]
+
+
+def test_a_full_disk_leaves_nothing_behind_and_is_no_error(place: Path) -> None:
+    def fill(file: BinaryIO, key: str, code: Code) -> None:
+        file.write(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with mock.patch.object(entry, "write", fill):
+        assert clamped(a_model()).max() == 9
+    assert entries(place) == []
+    assert clamped(a_model()).max() == 9
+    assert len(entries(place)) == 1
+
+
+def test_a_folder_that_may_only_be_read_serves_what_it_has(place: Path) -> None:
+    first = clamped(a_model())
+    (kept,) = entries(place)
+    refuse = PermissionError(errno.EACCES, "Permission denied")
+    with mock.patch.object(tempfile, "mkstemp", side_effect=refuse), mock.patch.object(os, "utime", side_effect=refuse):
+        assert clamped(a_model(limit=8)).max() == 8  # not kept, and no error
+        with mock.patch.object(assembly, "assemble", side_effect=AssertionError("compiled again")):
+            assert np.array_equal(clamped(a_model()), first)
+    assert entries(place) == [kept]
 
 
 def test_the_oldest_entries_go_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""Machine code as bytes: what a file of the cache holds, and what lies behind the program in a `.hbm`.
+
+Magic, the length of a JSON head, the head, the object file, the packed constants on a page of their own. The head holds
+the key, where the two lie, a checksum of each, and one of itself: whatever was damaged is as good as not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ..program import ALIGN
+from .code import Code, aligned
+from .keys import checksum
+
+MAGIC = b"HBCCODE3"
+PAGE = 4096
+_DIGEST = 32
+_HEAD = len(MAGIC) + 8 + _DIGEST
+
+
+def write(file: BinaryIO, key: str, code: Code) -> None:
+    """Write the entry of `code`, which `key` names, to `file` from where it stands."""
+    about = {
+        "key": key, "object": len(code.object), "packed": int(code.packed.size), "scratch": code.scratch,
+        "segments": list(code.segments), "flipped": list(code.flipped), "stages": code.stages,
+        "object_sha256": hashlib.sha256(code.object).hexdigest(), "packed_checksum": checksum(code.packed),
+    }  # fmt: skip
+    text = json.dumps(about).encode()
+    file.write(MAGIC + len(text).to_bytes(8, "little") + hashlib.sha256(text).digest() + text)
+    file.write(bytes(_padding(_HEAD + len(text), ALIGN)))
+    file.write(code.object)
+    file.write(bytes(_padding(_object_at(len(text)) + len(code.object), PAGE)))
+    file.write(code.packed.data)
+
+
+def read(data: memoryview, key: str) -> Code | None:
+    """The code in an entry, its packed constants as they lie in `data`; None where it isn't sound or not of `key`."""
+    if data[: len(MAGIC)] != MAGIC or len(data) < _HEAD:
+        return None
+    size = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 8], "little")
+    text = bytes(data[_HEAD : _HEAD + size])
+    if hashlib.sha256(text).digest() != data[_HEAD - _DIGEST : _HEAD]:
+        return None
+    about = json.loads(text)  # written by `write`, as the digest says: its fields are there
+    if about["key"] != key:
+        return None
+    first = _object_at(size)
+    code = bytes(data[first : first + about["object"]])
+    second = first + len(code) + _padding(first + len(code), PAGE)
+    packed = np.frombuffer(data[second : second + about["packed"]], np.uint8)
+    if hashlib.sha256(code).hexdigest() != about["object_sha256"] or checksum(packed) != about["packed_checksum"]:
+        return None
+    tuples = tuple(about["segments"]), tuple(about["flipped"])
+    return Code(code, _at_line(packed), about["scratch"], *tuples, about["stages"])
+
+
+def _object_at(size: int) -> int:
+    """Where the object file begins, behind a head of `size` bytes."""
+    return _HEAD + size + _padding(_HEAD + size, ALIGN)
+
+
+def _padding(at: int, unit: int) -> int:
+    return -at % unit
+
+
+def _at_line(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """`data` itself where it is aligned as kernels want it, else a copy that is."""
+    if data.ctypes.data % ALIGN == 0:
+        return data
+    copy = aligned(data.size)
+    copy[:] = data
+    return copy
