@@ -32,6 +32,8 @@ class Contest:
     loaded: dict[str, dict[str, float]] = field(default_factory=dict)
     peak: list[float] = field(default_factory=list)
     macs: int = 0
+    batch: int = 1
+    failed: dict[str, str] = field(default_factory=dict)  # who could not run it
     ours: str = OURS
 
     def median(self, name: str) -> float:
@@ -91,10 +93,17 @@ def contest(net: Net, names: Sequence[str], threads: int, rounds: int, *, peak: 
     """Run `rounds` rounds; the first of `names` is the one that the others are compared with."""
     workers: dict[str, Worker] = {}
     roof = None
-    result = Contest(net.name, threads, {n: [] for n in names}, macs=net.macs, ours=names[0])
+    result = Contest(net.name, threads, {n: [] for n in names}, macs=net.macs, ours=names[0], batch=net.batch)
     try:
         for name in names:
-            workers[name] = Worker(name, net, threads)
+            try:
+                workers[name] = Worker(name, net, threads)
+            except RuntimeError as err:
+                if name == result.ours:
+                    raise
+                result.failed[name] = str(err)
+                del result.times[name]
+                continue
             result.loaded[name] = workers[name].ready
         roof = Worker("peak", net, 1) if peak else None
         for _ in range(rounds):

@@ -8,7 +8,7 @@ activations and s8 weights per channel; hbc gets symmetric s8 activations, as it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Net:
     files: dict[str, Path]
     inputs: dict[str, tuple[int, ...]]
     macs: int = 0  # of one run, as the compile report counts them
+    batch: int = 1
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Random inputs, standard normal."""
@@ -136,6 +137,20 @@ def built(name: str, folder: Path) -> Net:
         for form in ("u8s8", "s8s8"):
             _quantise(files["fp32"], files[form], signed=form == "s8s8")
     return Net(name, files, {"input": IMAGE})
+
+
+def in_batches(net: Net, count: int, folder: Path) -> Net:
+    """A built classifier on `count` images at once: files of that batch for the others; hbc's programs stay."""
+    files = dict(net.files)
+    for form in ("fp32", "u8s8"):
+        files[form] = folder / f"{net.name}_{form}_b{count}.onnx"
+        model = onnx.load(str(net.files[form]))
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = count
+        del model.graph.value_info[:]
+        onnx.save(model, str(files[form]))
+    inputs = {name: (count, *shape[1:]) for name, shape in net.inputs.items()}
+    return replace(net, files=files, inputs=inputs, macs=count * net.macs, batch=count)
 
 
 def _quantise(source: Path, target: Path, *, signed: bool) -> None:

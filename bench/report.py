@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.measure import Contest
+from bench.startup import Start
 
 
 def machine() -> str:
@@ -28,37 +29,41 @@ def table(contests: Sequence[Contest]) -> str:
     """One line per network and number of threads, in Markdown: hbc's time, and how many times as long others take."""
     ours = {c.ours for c in contests}
     others = [n for n in dict.fromkeys(n for c in contests for n in c.times) if n not in ours]
-    head = ["network", "threads", "hbc, ms", *(f"× {n}" for n in others), "share of VNNI peak"]
+    head = ["network", "batch", "threads", "hbc, ms", *(f"× {n}" for n in others), "share of VNNI peak"]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for c in contests:
-        cells = [c.net, str(c.threads), f"{1e3 * c.median(c.ours):.3f}"]
-        cells += ["{1:.2f} ({0:.2f}–{2:.2f})".format(*c.ratio(n)) if n in c.times else "–" for n in others]
+        cells = [c.net, str(c.batch), str(c.threads), f"{1e3 * c.median(c.ours):.3f}"]
+        cells += [_ratio(c, n) for n in others]
         cells.append("–" if c.peak_share is None else f"{100 * c.peak_share:.0f} %")
         lines.append("| " + " | ".join(cells) + " |")
-    for threads in sorted({c.threads for c in contests}):
-        own = [c for c in contests if c.threads == threads]
+    for threads, batch in sorted({(c.threads, c.batch) for c in contests}):
+        own = [c for c in contests if (c.threads, c.batch) == (threads, batch)]
         means = [
             f"{name} {np.exp(np.mean([np.log(c.ratio(name)[1]) for c in own if name in c.times])):.2f}"
             for name in others
             if any(name in c.times for c in own)
         ]
-        lines.append(f"\ngeometric means, {threads} thread{'s' if threads > 1 else ''}: {', '.join(means)}")
+        lines.append(
+            f"\ngeometric means, {threads} thread{'s' if threads > 1 else ''}, batch {batch}: {', '.join(means)}"
+        )
     return "\n".join(lines)
 
 
-def loading(contests: Sequence[Contest]) -> str:
-    """What each process needed from its start to its first result, and its memory then."""
-    lines = ["| network | engine | start to first result, ms | resident, MB |", "| --- | --- | ---: | ---: |"]
-    for c in contests:
-        for name, cost in c.loaded.items():
-            lines.append(f"| {c.net} | {name} | {1e3 * cost['ready']:.0f} | {cost['resident_mb']:.0f} |")
-    return "\n".join(lines)
+def _ratio(c: Contest, name: str) -> str:
+    if name in c.failed:
+        return "fails"
+    return "{1:.2f} ({0:.2f}–{2:.2f})".format(*c.ratio(name)) if name in c.times else "–"
 
 
-def write_json(contests: Sequence[Contest], path: Path) -> None:
+def write_json(contests: Sequence[Contest], starts: Sequence[Start], path: Path) -> None:
     """Every single time."""
     head = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
-    path.write_text(json.dumps({**head, "contests": [asdict(c) for c in contests]}, indent=1), encoding="utf-8")
+    path.write_text(
+        json.dumps(
+            {**head, "contests": [asdict(c) for c in contests], "starts": [asdict(s) for s in starts]}, indent=1
+        ),
+        encoding="utf-8",
+    )
 
 
 def write_chart(contests: Sequence[Contest], path: Path) -> None:
@@ -68,7 +73,7 @@ def write_chart(contests: Sequence[Contest], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    own = [c for c in contests if c.threads == 1] or list(contests)
+    own = [c for c in contests if (c.threads, c.batch) == (1, 1)] or list(contests)
     ours = {c.ours for c in own}
     others = [n for n in dict.fromkeys(n for c in own for n in c.times) if n not in ours]
     figure, axes = plt.subplots(figsize=(1.6 + 1.5 * len(own), 4))
