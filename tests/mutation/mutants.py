@@ -306,7 +306,8 @@ PAIRS = (
     ),
     _one(
         "borders below zero count as bytes without sign", "runtime/jit/pair_conv.py",
-        "signed = not (positive and 0 <= window.fill + window.zero_point <= 127)", "signed = not positive", "tests/exact/test_bytes.py",
+        "signed = not (positive and 0 <= window.fill + window.zero_point <= 127)", "signed = not positive",
+        "tests/exact/test_bytes.py",
     ),
     _one(
         "one operand without negative numbers is taken for a proof", "runtime/jit/ranges.py",
