@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
-from bench.nets import Net
+import numpy as np
 
 Run = Callable[[], Any]
+
+
+class Net(Protocol):
+    """What an engine has to know of a network."""
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """By form: fp32, u8s8, hbm_s8s8 …"""
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each input."""
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Something to run it on."""
 
 
 def hbc_s8s8(net: Net, threads: int) -> Run:

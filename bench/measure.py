@@ -29,7 +29,6 @@ class Contest:
     net: str
     threads: int
     times: dict[str, list[float]] = field(default_factory=dict)
-    loaded: dict[str, dict[str, float]] = field(default_factory=dict)
     peak: list[float] = field(default_factory=list)
     macs: int = 0
     batch: int = 1
@@ -59,7 +58,7 @@ class Worker:
     def __init__(self, name: str, net: Net, threads: int) -> None:
         command = [sys.executable, "-m", "bench.worker", name, pickle.dumps(net).hex(), str(threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-        self.ready = self.read()
+        self.read()  # it is ready
 
     def read(self) -> dict[str, float]:
         assert self.process.stdout is not None
@@ -104,7 +103,6 @@ def contest(net: Net, names: Sequence[str], threads: int, rounds: int, *, peak: 
                 result.failed[name] = str(err)
                 del result.times[name]
                 continue
-            result.loaded[name] = workers[name].ready
         roof = Worker("peak", net, 1) if peak else None
         for _ in range(rounds):
             before = roof.ask(str(result_seconds(result)))["ops"] if roof else 0.0

@@ -14,11 +14,21 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
-ENGINES = ("hbc, code from nothing", "hbc, code kept", "ONNX Runtime", "OpenVINO")
+ENGINES = {  # (who runs it, the form that it opens, what is imported before)
+    "hbc, code from nothing": (
+        "hbc_s8s8",
+        "hbm_s8s8",
+        ("hbc_runtime.session", "hbc_runtime.jit", "hbc_runtime.jit.assembly"),
+    ),
+    "hbc, code kept": ("hbc_s8s8", "hbm_s8s8", ("hbc_runtime.session", "hbc_runtime.jit")),
+    "ONNX Runtime": ("ort_u8s8", "u8s8", ("onnxruntime",)),
+    "OpenVINO": ("openvino_u8s8", "u8s8", ("openvino",)),
+}
 SETTLED = 3.0  # seconds after which hbc takes a file for one that nobody is writing any more
 
 
@@ -36,12 +46,12 @@ class Start:
 def starts(net: str, files: dict[str, Path], inputs: dict[str, tuple[int, ...]], rounds: int) -> list[Start]:
     """`rounds` processes per engine. `files` are the network's, by form."""
     found = [Start(net, e) for e in ENGINES]
-    program = files["hbm_s8s8" if "hbm_s8s8" in files else "hbm_u8s8"]
+    program = files["hbm_s8s8"]
     with tempfile.TemporaryDirectory() as kept:
         time.sleep(max(0.0, SETTLED - (time.time() - program.stat().st_mtime)))
         for number in range(-1, rounds):  # the first round fills the caches
             for one in found:
-                path = program if one.engine.startswith("hbc") else files["u8s8"]
+                path = files[ENGINES[one.engine][1]]
                 cache = {"HBC_CACHE": "off"} if one.engine.endswith("nothing") else {"HBC_CACHE_DIR": kept}
                 took = _process(one.engine, path, inputs, {**os.environ, **cache})
                 if number >= 0:
@@ -77,43 +87,29 @@ def _process(
     return {**json.loads(line), "first": first}
 
 
+@dataclass(frozen=True)
+class _Net:
+    """A network as contenders want it, without the packages that read models."""
+
+    files: dict[str, Path]
+    inputs: dict[str, tuple[int, ...]]
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        return {name: np.zeros(shape, np.float32) for name, shape in self.inputs.items()}
+
+
 def main() -> None:
     """One process."""
-    engine, path, shapes = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    feeds = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    if engine.startswith("hbc"):
-        from importlib import import_module
+    from bench.contenders import CONTENDERS
 
-        from hbc_runtime import Session
-
-        import_module("hbc_runtime.jit")  # opening is timed with everything imported
-        if engine.endswith("nothing"):
-            import_module("hbc_runtime.jit.assembly")
-
-        start = time.perf_counter()
-        session = Session(path)
-        opening = time.perf_counter() - start
-        session.run(feeds)
-    elif engine == "ONNX Runtime":
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 3
-        start = time.perf_counter()
-        other = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        opening = time.perf_counter() - start
-        other.run(None, feeds)
-    else:
-        import openvino as ov
-
-        start = time.perf_counter()
-        core = ov.Core()
-        model = core.read_model(path)
-        model.reshape(shapes)
-        hints = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-        request = core.compile_model(model, "CPU", hints).create_infer_request()
-        opening = time.perf_counter() - start
-        request.infer(feeds)
+    who, form, modules = ENGINES[sys.argv[1]]
+    net = _Net({form: Path(sys.argv[2]), form.removeprefix("hbm_"): Path(sys.argv[2])}, json.loads(sys.argv[3]))
+    for module in modules:
+        import_module(module)
+    start = time.perf_counter()
+    run = CONTENDERS[who](net, 1)
+    opening = time.perf_counter() - start
+    run()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     resident = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
     print(json.dumps({"opening": opening, "resident": resident}), flush=True)

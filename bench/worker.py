@@ -1,29 +1,26 @@
-"""One contender in a process of its own: says `ready` with what loading cost, then times a burst per line of input."""
+"""One contender in a process of its own: says when it is ready, then times a burst per line of input."""
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 BURST = 5  # timed runs behind one untimed one, which brings the caches back
 
 
 def main() -> None:
     """argv: contender, network (pickled, hex), threads."""
-    start = time.perf_counter()
     name, blob, threads = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
     if name == "peak":
         from bench.peak import vnni_peak
 
         peak = vnni_peak()
         assert peak is not None
-        say({"ready": 0.0})
+        say({})
         for line in sys.stdin:
             say({"ops": peak.ops(float(line))})
         return
@@ -32,7 +29,7 @@ def main() -> None:
     every = {**CONTENDERS, **{n: f for own in LIMITED.values() for n, f in own.items()}}
     run = every[name](pickle.loads(blob), threads)
     run()
-    say({"ready": time.perf_counter() - start, "resident_mb": resident_mb()})
+    say({})  # ready
     for _ in range(5):
         run()
     for _ in sys.stdin:
@@ -54,12 +51,6 @@ def burst(run: Callable[[], object]) -> dict[str, float]:
 def switches() -> int:
     """Involuntary context switches so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def resident_mb() -> float:
-    """Resident memory now."""
-    statm = Path("/proc/self/statm").read_text(encoding="ascii")
-    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def say(what: dict[str, float]) -> None:

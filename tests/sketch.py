@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hbc_runtime.isa import Instruction, Reshape
+from hbc_runtime.isa import Conv2d, Instruction, Reshape, Scheme
 from hbc_runtime.program import (
     ALIGN,
     BpuSegment,
@@ -101,6 +101,20 @@ class Sketch:
         assert isinstance(segment, list)
         segment.append(kind(inputs=tuple(inputs), outputs=(out,), **attributes))
         return out
+
+    def convolution(self, x: int, rng: np.random.Generator) -> int:
+        """A random 3×3 convolution of i8 [N,H,W,C] by form A that keeps the shape."""
+        shape = self.tensors[x].shape
+        channels = shape[3]
+        parts = [
+            self.constant(rng.integers(-50, 50, (channels, 3, 3, channels)), DType.I8),
+            self.constant(rng.integers(-500, 500, channels), DType.I32),
+            self.constant(rng.integers(1 << 14, 1 << 15, channels), DType.I16),
+            self.constant(np.zeros(channels), DType.I8),
+            self.constant(np.full(channels, 22), DType.I8),
+        ]
+        form = {"scheme": Scheme.FORM_A, "clamp_min": -128, "clamp_max": 127}
+        return self.emit(Conv2d, [x, *parts, -1, -1, -1], shape, DType.I8, pads=(1, 1, 1, 1), **form)
 
     def cpu(self, inputs: Sequence[int], results: Sequence[tuple[Sequence[int], DType]], onnx: bytes) -> list[int]:
         """A CPU segment behind the others; returns its results."""

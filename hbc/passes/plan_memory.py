@@ -105,9 +105,8 @@ def steps(graph: Graph) -> dict[Op, int]:
 def lifetimes(graph: Graph) -> list[Lifetime]:
     """The lifetime of everything that needs the arena, in the order in which it is made."""
     at = steps(graph)
-    held: dict[Op, int] = {
-        op: at[op] + 1 for op, after in pairwise(graph.ops) if isinstance(op, CONV) and _adds(after, op)
-    }
+    run = [op for op in graph.ops if not isinstance(op, Const)]
+    held: dict[Op, int] = {op: at[after] for op, after in pairwise(run) if isinstance(op, CONV) and _adds(after, op)}
     spans: dict[Value, tuple[int, int]] = {}
     for value in members(graph):
         root = storage_root(value)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ..program import Tensor
-from .emitter import I8, I32, const
+from .emitter import I8, const
 from .offset import flipped, is_offset
 from .registry import KernelBuilder
 
@@ -80,7 +80,6 @@ def _by_shuffles(k: KernelBuilder, table: ir.Value, x: Tensor, out: Tensor) -> L
     """
     width = 4 * k.host.lanes
     rows = k.scratch(16 * width)
-    copied = ir.Constant(ir.VectorType(I32, width), [i % ROW for i in range(width)])
     for half in range(2):
         before: ir.Value | None = None
         for r in range(8 * half, 8 * half + 8):
@@ -88,7 +87,7 @@ def _by_shuffles(k: KernelBuilder, table: ir.Value, x: Tensor, out: Tensor) -> L
             if is_offset(out):
                 entries = flipped(k, entries)
             row = entries if before is None else k.b.xor(entries, before)
-            k.store(k.b.shuffle_vector(row, row, copied), rows, r * width)
+            k.store(k.shuffle(row, [i % ROW for i in range(width)]), rows, r * width)
             before = entries
     name = _SHUFFLE[k.host.lanes]
 

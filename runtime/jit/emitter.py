@@ -165,9 +165,7 @@ class Emitter:
             if piece == 1:
                 part = self.b.extract_element(value, ir.Constant(I32, done))
             else:
-                part = self.b.shuffle_vector(
-                    value, value, ir.Constant(ir.VectorType(I32, piece), list(range(done, done + piece)))
-                )
+                part = self.shuffle(value, range(done, done + piece))
             self.store(part, start, done)
             done += piece
 
@@ -180,6 +178,11 @@ class Emitter:
         ty = ir.VectorType(value.type, lanes)
         one = self.b.insert_element(ir.Constant(ty, ir.Undefined), value, ir.Constant(I32, 0))
         return self.b.shuffle_vector(one, ir.Constant(ty, ir.Undefined), const(I32, 0, lanes))
+
+    def shuffle(self, a: ir.Value, order: Sequence[int], b: ir.Value | None = None) -> ir.Value:
+        """The lanes of `a`, and behind them those of `b` (of one length), that `order` names by number."""
+        mask = ir.Constant(ir.VectorType(I32, len(order)), list(order))
+        return self.b.shuffle_vector(a, a if b is None else b, mask)
 
     def resize(self, value: ir.Value, scalar: ir.Type, *, signed: bool = True) -> ir.Value:
         """An integer value sign-extended (zero-extended unless `signed`) or truncated to lanes of type `scalar`."""
@@ -258,19 +261,6 @@ class Emitter:
         """The body runs where the i1 `condition` holds."""
         with self.b.if_then(condition):
             yield
-
-
-def interleave(e: Emitter, a: ir.Value, b: ir.Value) -> list[ir.Value]:
-    """Elements of a and b in turns, the lower and the upper halves of each 128 bits (x86's unpack)."""
-    per = 128 // scalar_of(a).width  # elements of 128 bits
-    total = lanes_of(a)
-    found = []
-    for half in (0, per // 2):
-        order = []
-        for at in (g + half + i for g in range(0, total, per) for i in range(per // 2)):
-            order += [at, total + at]
-        found.append(e.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, total), order)))
-    return found
 
 
 def size_of(scalar: ir.Type) -> int:

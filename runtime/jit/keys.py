@@ -85,9 +85,9 @@ def _cpu(machine: Host) -> tuple[Any, ...]:
 
 
 def _sources() -> Iterator[os.DirEntry[str]]:
-    """The files of the generator, in the order of their names."""
+    """The files that code and packed constants come from, in the order of their names: the JIT, and what it calls."""
     here = Path(__file__).parent
-    for folder in (here, here / "kernels"):
+    for folder in (here, here / "kernels", here.parent, here.parent / "isa"):
         with os.scandir(folder) as found:
             yield from sorted((f for f in found if f.name.endswith(".py")), key=lambda f: f.name)
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from . import x86
 from .emitter import I1, I16, Emitter, const, lanes_of
-
-_MULTIPLY = {16: "llvm.x86.avx512.pmaddubs.w.512", 8: "llvm.x86.avx2.pmadd.ub.sw"}
-_PAIR_UP = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
 
 
 def dot4_by_pairs(e: Emitter, acc: ir.Value, x: ir.Value, w: ir.Value) -> ir.Value:
@@ -26,19 +24,18 @@ def dot4_by_pairs(e: Emitter, acc: ir.Value, x: ir.Value, w: ir.Value) -> ir.Val
 def add_words(e: Emitter, acc: ir.Value, words: ir.Value) -> ir.Value:
     """acc[i] + words[2i] + words[2i+1]."""
     ones = const(I16, 1, lanes_of(words))
-    return e.b.add(acc, e.intrinsic(_PAIR_UP[lanes_of(acc)], acc.type, words, ones))
+    return e.b.add(acc, x86.multiply_add(e, words, ones))
 
 
 def multiply_bytes(e: Emitter, x: ir.Value, w: ir.Value, *, signed: bool) -> ir.Value:
     """x[2i]·w[2i] + x[2i+1]·w[2i+1] as i16, for bytes; see the module for what makes it exact."""
     lanes = lanes_of(x) // 4
-    words = ir.VectorType(I16, 2 * lanes)
     if not signed:
-        return e.intrinsic(_MULTIPLY[lanes], words, x, w)
+        return x86.multiply_bytes(e, x, w)
     magnitude = e.intrinsic(f"llvm.abs.v{4 * lanes}i8", x.type, x, ir.Constant(I1, 0))
     zero = ir.Constant(x.type, None)
     if lanes == 8:
         turned = e.intrinsic("llvm.x86.avx2.psign.b", w.type, w, x)
     else:
         turned = e.b.select(e.b.icmp_signed("<", x, zero), e.b.sub(zero, w), w)
-    return e.intrinsic(_MULTIPLY[lanes], words, magnitude, turned)
+    return x86.multiply_bytes(e, magnitude, turned)

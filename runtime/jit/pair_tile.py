@@ -14,8 +14,7 @@ from llvmlite import ir
 from .emitter import I8, I32, I64, PTR, Emitter
 from .finish import Rows
 from .pair_dot import add_words, multiply_bytes
-from .quad_finish import finish_packed, finish_vector
-from .quad_tile import ARGS, Tile
+from .quad_tile import ARGS, Tile, finish_tile
 
 HEAD = 8  # bytes before the first entry of a list of further steps, which hold their number; and before each entry
 
@@ -59,17 +58,7 @@ def _emit(e: Emitter, tile: PairTile) -> None:
 
     _, *acc = e.fold(0, rows, [panel, *(first * len(pixels))], per_row, nonempty=True)
     acc = _further(e, tile, left, further, acc)
-    by_pixel = [acc[p * tile.vectors : (p + 1) * tile.vectors] for p in range(len(pixels))]
-    places = [o for _, o in pixels]
-    if tile.packed:
-        finish_packed(e, tile.finish, own, by_pixel, places, (out, addend), shifts=tile.shifts)
-        return
-    at = [e.load(starts, n, I64) for n in range(tile.vectors)]
-    for values, place in zip(by_pixel, places, strict=True):
-        for n, value in enumerate(values):
-            finish_vector(
-                e, tile.finish, own, value, (n, tile.used), (out, addend, e.b.add(at[n], ir.Constant(I64, place)))
-            )
+    finish_tile(e, tile, own, acc, (starts, out, addend))
 
 
 def _further(e: Emitter, tile: PairTile, left: ir.Value, further: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:

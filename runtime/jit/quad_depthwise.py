@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
+from . import x86
 from .convolve import Operands, limited
-from .emitter import I8, I16, I64, PTR, Emitter, const, i64, interleave
+from .emitter import I8, I16, I64, PTR, Emitter, const, i64
 from .finish import Finish, Rows
 from .host import Dot, Host
 from .loops import span
@@ -212,9 +213,9 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
     zero = ir.Constant(ir.VectorType(I8, count), None)
     loaded += [zero] * (4 - len(loaded))
-    pairs = [interleave(e, loaded[0], loaded[1]), interleave(e, loaded[2], loaded[3])]
+    pairs = [x86.interleave(e, loaded[0], loaded[1]), x86.interleave(e, loaded[2], loaded[3])]
     quads = []
     for half in (0, 1):
         words = [e.b.bitcast(p[half], ir.VectorType(I16, count // 2)) for p in pairs]
-        quads += [e.b.bitcast(q, zero.type) for q in interleave(e, words[0], words[1])]
+        quads += [e.b.bitcast(q, zero.type) for q in x86.interleave(e, words[0], words[1])]
     return quads

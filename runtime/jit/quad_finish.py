@@ -16,19 +16,10 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..types import DType
-from . import numerics
-from .emitter import I8, I16, I32, I64, Emitter, const, element, interleave, lanes_of
+from . import numerics, words, x86
+from .emitter import I8, I16, I32, I64, Emitter, const, element, lanes_of
 from .finish import Finish, Rows, Sum, result_of
 from .offset import OFFSET, flipped, signed_byte
-
-_PACK_WORDS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
-_PACK_BYTES = {
-    (16, False): "llvm.x86.avx512.packuswb.512", (16, True): "llvm.x86.avx512.packsswb.512",
-    (8, False): "llvm.x86.avx2.packuswb", (8, True): "llvm.x86.avx2.packsswb",
-}  # fmt: skip
-_MULTIPLY_PAIRS = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
-_MULTIPLY_HIGH = {16: "llvm.x86.avx512.pmulh.w.512", 8: "llvm.x86.avx2.pmulh.w"}
-
 
 # Row 0 holds the accumulators' start values. Behind it, packed: pre shifts; multipliers and shifts as words, two to an
 # i32; then, where there is an addend, its multipliers and shifts.
@@ -66,10 +57,10 @@ def finish_packed(
     if what.addend is not None:
         by_pixel = [_with_addend(e, what, rows, a, addend, p) for a, p in zip(by_pixel, places, strict=True)]
     pre = [rows.load(PRE, n) for n in range(rows.vectors)] if shifts else None
-    words = [_to_words(e, rows, acc, pre) for acc in by_pixel]
+    packed = [_to_words(e, acc, pre) for acc in by_pixel]
     if rows.vectors == 4:
         mult, post = [rows.load(WORDS, i, I16) for i in (0, 1)], [rows.load(WORDS, i, I16) for i in (2, 3)]
-        for two, place in zip(words, places, strict=True):
+        for two, place in zip(packed, places, strict=True):
             scaled = [_scaled(e, what, w, m, p) for w, m, p in zip(two, mult, post, strict=True)]
             if what.sum is not None:
                 beside = _unpacked(e, e.load(addend, place, I8, 4 * rows.lanes), what.sum)
@@ -77,7 +68,7 @@ def finish_packed(
             e.store(_to_bytes(e, what.sum or what, *scaled), out, place)
         return
     mult_, post_ = rows.load(WORDS, 0, I16), rows.load(WORDS, 1, I16)
-    scaled = [_scaled(e, what, w[0], mult_, post_) for w in words]
+    scaled = [_scaled(e, what, w[0], mult_, post_) for w in packed]
     if what.sum is not None:
         signed = what.sum.beside.is_signed
         loaded = [e.load(addend, p, I8, 2 * rows.lanes) for p in places]
@@ -91,25 +82,22 @@ def finish_packed(
             e.store(halves[1], out, places[pair])
 
 
-def _to_words(e: Emitter, rows: Rows, acc: Sequence[ir.Value], pre: Sequence[ir.Value] | None) -> list[ir.Value]:
+def _to_words(e: Emitter, acc: Sequence[ir.Value], pre: Sequence[ir.Value] | None) -> list[ir.Value]:
     """Pairs of vectors shifted, saturated to i16 and packed."""
     if pre is not None:
         acc = [e.b.ashr(a, s) for a, s in zip(acc, pre, strict=True)]
-    lanes = rows.lanes
     if not e.host.x86:
         return [_narrowed(e, acc[i], acc[i + 1], I16) for i in range(0, len(acc), 2)]
-    words = ir.VectorType(I16, 2 * lanes)
-    return [e.intrinsic(_PACK_WORDS[lanes], words, acc[i], acc[i + 1]) for i in range(0, len(acc), 2)]
+    return [x86.pack_words(e, acc[i], acc[i + 1]) for i in range(0, len(acc), 2)]
 
 
-def _scaled(e: Emitter, what: Finish, words: ir.Value, mult: ir.Value, post: ir.Value) -> ir.Value:
-    """(words · mult) >> (16 + post), plus the zero point; without word shifts, a second time multiplied high."""
+def _scaled(e: Emitter, what: Finish, x: ir.Value, mult: ir.Value, post: ir.Value) -> ir.Value:
+    """(x · mult) >> (16 + post), plus the zero point; without word shifts, a second time multiplied high."""
     if not e.host.x86:
-        y = e.b.ashr(e.intrinsic("llvm.aarch64.neon.sqdmulh.v8i16", words.type, words, mult), post)
+        y = e.b.ashr(e.intrinsic("llvm.aarch64.neon.sqdmulh.v8i16", x.type, x, mult), post)
         return y if what.zero_point == 0 else e.overloaded("llvm.sadd.sat", y, const(y.type, what.zero_point))
-    high = _MULTIPLY_HIGH[lanes_of(words) // 2]
-    y = e.intrinsic(high, words.type, words, mult)
-    y = e.b.ashr(y, post) if e.host.lanes == 16 else e.intrinsic(high, y.type, y, post)
+    y = x86.multiply_high(e, x, mult)
+    y = e.b.ashr(y, post) if e.host.lanes == 16 else x86.multiply_high(e, y, post)
     return y if what.zero_point == 0 or _adds_late(what) else e.b.add(y, const(y.type, what.zero_point))
 
 
@@ -118,11 +106,11 @@ def _unpacked(e: Emitter, bytes_: ir.Value, what: Sum) -> list[ir.Value]:
     if not e.host.x86:
         return [e.resize(half, I16, signed=what.beside.is_signed) for half in _halves(e, bytes_)]
     zero = ir.Constant(bytes_.type, None)
-    words = ir.VectorType(I16, lanes_of(bytes_) // 2)
+    kind = ir.VectorType(I16, lanes_of(bytes_) // 2)
     if not what.beside.is_signed:
-        return [e.b.bitcast(v, words) for v in interleave(e, bytes_, zero)]
-    high = [e.b.bitcast(v, words) for v in interleave(e, zero, bytes_)]
-    return [e.b.ashr(v, const(words, 8)) for v in high]
+        return [e.b.bitcast(v, kind) for v in x86.interleave(e, bytes_, zero)]
+    high = [e.b.bitcast(v, kind) for v in x86.interleave(e, zero, bytes_)]
+    return [e.b.ashr(v, const(kind, 8)) for v in high]
 
 
 def _summed(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -130,17 +118,12 @@ def _summed(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
     s = what.sum
     assert s is not None
     a = e.smin(e.smax(a, const(a.type, what.lo)), const(a.type, what.hi))
-    words = lanes_of(a)
-    halves = ir.VectorType(I32, words // 2)
     if not e.host.x86:
         low, high = (_weighed(e, s, x, y) for x, y in zip(_halves(e, a), _halves(e, b), strict=True))
         return _narrowed(e, low, high, I16)
-    factors = e.b.bitcast(const(halves, _signed((s.own & 0xFFFF) | (s.other & 0xFFFF) << 16)), a.type)
-    sums = []
-    for pairs in interleave(e, a, b):
-        total = e.intrinsic(_MULTIPLY_PAIRS[words // 2], halves, pairs, factors)
-        sums.append(e.b.ashr(e.b.add(total, const(halves, s.constant)), const(halves, s.shift)))
-    return e.intrinsic(_PACK_WORDS[words // 2], a.type, *sums)
+    sums = words.weighted_sum(e, a, b, (s.own, s.other), s.constant)
+    low, high = (e.b.ashr(v, const(v.type, s.shift)) for v in sums)
+    return x86.pack_words(e, low, high)
 
 
 def _weighed(e: Emitter, s: Sum, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -152,11 +135,7 @@ def _weighed(e: Emitter, s: Sum, a: ir.Value, b: ir.Value) -> ir.Value:
 
 def _halves(e: Emitter, x: ir.Value) -> list[ir.Value]:
     half = lanes_of(x) // 2
-    return [e.b.shuffle_vector(x, x, _mask(range(first, first + half))) for first in (0, half)]
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 32) if word >= 1 << 31 else word
+    return [e.shuffle(x, range(first, first + half)) for first in (0, half)]
 
 
 def _to_bytes(e: Emitter, what: Finish | Sum, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -165,11 +144,7 @@ def _to_bytes(e: Emitter, what: Finish | Sum, a: ir.Value, b: ir.Value) -> ir.Va
     up = OFFSET if late else 0
     lo, hi = what.lo - up, what.hi - up
     signed = what.out is DType.I8 or (late and lo < 0)
-    count = lanes_of(a)
-    if e.host.x86:
-        y = e.intrinsic(_PACK_BYTES[count // 2, signed], ir.VectorType(I8, 2 * count), a, b)
-    else:
-        y = _narrowed(e, a, b, I8)
+    y = x86.pack_bytes(e, a, b, signed=signed) if e.host.x86 else _narrowed(e, a, b, I8)
     kind = "s" if signed else "u"
     least, most = (DType.I8 if signed else DType.U8).limits
     if lo > least:
@@ -189,7 +164,7 @@ def _narrowed(e: Emitter, a: ir.Value, b: ir.Value, scalar: ir.IntType) -> ir.Va
     count = lanes_of(a)
     half = ir.VectorType(scalar, count)
     low, high = (e.intrinsic(f"llvm.aarch64.neon.sqxtn.v{count}i{scalar.width}", half, x) for x in (a, b))
-    return e.b.shuffle_vector(low, high, _mask(range(2 * count)))
+    return e.shuffle(low, range(2 * count), high)
 
 
 def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:
@@ -201,14 +176,9 @@ def _separate(e: Emitter, both: ir.Value) -> list[ir.Value]:
         index = ir.Constant(quads.type, order)
         quads = e.intrinsic("llvm.x86.avx512.permvar.di.512", quads.type, quads, index)
     else:
-        quads = e.b.shuffle_vector(quads, quads, _mask(order))
+        quads = e.shuffle(quads, order)
     half = ir.VectorType(I8, 4 * count)
-    parts = [_mask(range(k, k + count // 2)) for k in (0, count // 2)]
-    return [e.b.bitcast(e.b.shuffle_vector(quads, quads, part), half) for part in parts]
-
-
-def _mask(order: Sequence[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I32, len(order)), list(order))
+    return [e.b.bitcast(v, half) for v in _halves(e, quads)]
 
 
 def _with_addend(
@@ -230,6 +200,5 @@ def _spread_addend(e: Emitter, what: Finish, rows: Rows, addend: ir.Value, place
     found = []
     for n in range(rows.vectors):
         order = [4 * rows.vectors * (i // 4) + 4 * n + i % 4 for i in range(rows.lanes)]
-        part = e.b.shuffle_vector(q, q, _mask(order))
-        found.append(e.resize(part, I32, signed=what.addend.is_signed))
+        found.append(e.resize(e.shuffle(q, order), I32, signed=what.addend.is_signed))
     return found

@@ -91,16 +91,24 @@ def _emit(e: Emitter, tile: Tile) -> None:
         return e.fold(0, segments, state, per_segment, nonempty=True)
 
     _, *acc = e.fold(0, rows, [panel, *(first * len(pixels))], per_row, nonempty=True)
-    by_pixel = [acc[p * tile.vectors : (p + 1) * tile.vectors] for p in range(len(pixels))]
-    places = [o for _, o in pixels]
+    finish_tile(e, tile, own, acc, (starts, out, addend))
+
+
+def finish_tile(
+    e: Emitter, tile: Tile, own: Rows, acc: list[ir.Value], at: tuple[ir.Value, ir.Value, ir.Value]
+) -> None:
+    """Accumulators, by pixel and then by vector, to results; `at` are the arguments starts, out and addend."""
+    starts, out, addend = at
+    by_pixel = [acc[i : i + tile.vectors] for i in range(0, len(acc), tile.vectors)]
+    places = [o for _, o in tile.pixels]
     if tile.packed:
         finish_packed(e, tile.finish, own, by_pixel, places, (out, addend), shifts=tile.shifts)
         return
-    at = [e.load(starts, n, I64) for n in range(tile.vectors)]
+    firsts = [e.load(starts, n, I64) for n in range(tile.vectors)]
     for values, place in zip(by_pixel, places, strict=True):
         for n, value in enumerate(values):
             finish_vector(
-                e, tile.finish, own, value, (n, tile.used), (out, addend, e.b.add(at[n], ir.Constant(I64, place)))
+                e, tile.finish, own, value, (n, tile.used), (out, addend, e.b.add(firsts[n], ir.Constant(I64, place)))
             )
 
 
@@ -138,7 +146,7 @@ def _in_all_lanes(e: Emitter, x: ir.Value, lane: int) -> ir.Value:
     """One lane of two or four in all four; a scalar in all four."""
     if lanes_of(x) == 1:
         return e.splat(x, 4)
-    return e.b.shuffle_vector(x, x, ir.Constant(ir.VectorType(I32, 4), [lane] * 4))
+    return e.shuffle(x, [lane] * 4)
 
 
 def dot4(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:

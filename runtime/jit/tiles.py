@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
+from . import x86
 from .emitter import I16, I32, I64, PTR, Body, Emitter, i64
 from .host import Host
 
@@ -186,15 +186,12 @@ def _step(e: Emitter, shape: TileShape, pixels: int, step: int, state: list[ir.V
     return [e.at(left, 4), e.at(panel, size * shape.vectors), *after]
 
 
-_PAIRWISE = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}
-
-
 def dot2(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
     """x86: acc[i] + x[2i]·y[2i] + x[2i+1]·y[2i+1], modulo 2^32, for i16 vectors of twice acc's lanes.
 
     One vpdpwssd with VNNI, vpmaddwd and vpaddd on others.
     """
-    return e.b.add(acc, e.intrinsic(_PAIRWISE[acc.type.count], acc.type, x, y))
+    return e.b.add(acc, x86.multiply_add(e, x, y))
 
 
 def _steps_by_lane(
@@ -215,7 +212,7 @@ def _steps_by_lane(
             for k in range(count):
                 right = [e.load(e.at(panel, (k * vectors + v) * size), 0, I16, 2 * shape.lanes) for v in range(vectors)]
                 for p, v, half in itertools.product(range(pixels), range(vectors), (0, 1)):
-                    x = e.b.shuffle_vector(left[p], left[p], const_lanes([2 * k + half] * shape.lanes))
+                    x = e.shuffle(left[p], [2 * k + half] * shape.lanes)
                     i = p * vectors + v
                     acc[i] = add_product(e, acc[i], x, part_of(e, right[v], half, shape.lanes))
             return [e.at(at, 4 * count), e.at(panel, count * size * vectors), *acc]
@@ -229,17 +226,12 @@ def _steps_by_lane(
 
 def part_of(e: Emitter, x: ir.Value, number: int, lanes: int) -> ir.Value:
     """Lanes [number · lanes, (number + 1) · lanes) of a vector."""
-    return e.b.shuffle_vector(x, x, const_lanes(range(number * lanes, (number + 1) * lanes)))
+    return e.shuffle(x, range(number * lanes, (number + 1) * lanes))
 
 
 def add_product(e: Emitter, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
     """acc + x · y in i32, modulo 2^32, of i16 lanes: one smlal on AArch64."""
     return e.b.add(acc, e.b.mul(e.b.sext(x, acc.type), e.b.sext(y, acc.type)))
-
-
-def const_lanes(indices: Sequence[int] | range) -> ir.Constant:
-    """A shuffle mask."""
-    return ir.Constant(ir.VectorType(I32, len(indices)), list(indices))
 
 
 def vector_start(e: Emitter, shape: TileShape, chunk: ir.Value | int, v: int) -> ir.Value:

@@ -1,34 +1,25 @@
 """Elementwise arithmetic on bytes in words of 16 bits, by x86's multiplications and saturating packs.
 
-A group is 4 · lanes bytes, handled as two vectors of words (i16), in order. Within each 128 bits, `pairs` and `pack`
-take the low and the high half apart and put them together again, so that order survives.
+A group is 4 · lanes bytes, handled as two vectors of words (i16), in order: what is taken apart by `x86.interleave` is
+put together again by a pack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from llvmlite import ir
 
 from ..program import Tensor
-from .emitter import I8, I16, I32, Emitter, const, lanes_of, vector
+from . import x86
+from .emitter import I16, I32, Emitter, const, lanes_of, vector
 from .host import Host
 from .offset import OFFSET, is_offset, signed_byte
 
-_MULTIPLY_ADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
-_MULTIPLY_HIGH = {16: "llvm.x86.avx512.pmulh.w.512", 8: "llvm.x86.avx2.pmulh.w"}
-_MULTIPLY_ROUND = {16: "llvm.x86.avx512.pmul.hr.sw.512", 8: "llvm.x86.avx2.pmul.hr.sw"}
-_PACK_WORDS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
-_PACK_BYTES = {
-    (16, False): "llvm.x86.avx512.packuswb.512", (16, True): "llvm.x86.avx512.packsswb.512",
-    (8, False): "llvm.x86.avx2.packuswb", (8, True): "llvm.x86.avx2.packsswb",
-}  # fmt: skip
 Words = tuple[ir.Value, ir.Value]
 
 
 def has_words(host: Host) -> bool:
     """True where these instructions are there."""
-    return host.x86 and host.lanes in _MULTIPLY_ADD
+    return host.x86 and host.lanes >= 8
 
 
 def group_of(host: Host) -> int:
@@ -44,8 +35,8 @@ def raised(tensor: Tensor, value: int) -> int:
 def words_of(e: Emitter, tensor: Tensor, stored: ir.Value) -> Words:
     """A group's bytes as words: q, or q + 128 where the tensor holds that."""
     half = lanes_of(stored) // 2
-    order = (list(range(half)), list(range(half, 2 * half)))
-    parts = (e.b.shuffle_vector(stored, stored, _mask(o)) for o in order)
+    order = range(half), range(half, 2 * half)
+    parts = (e.shuffle(stored, o) for o in order)
     low, high = (e.resize(p, I16, signed=not is_offset(tensor)) for p in parts)
     return low, high
 
@@ -57,26 +48,19 @@ def plus(e: Emitter, x: ir.Value, value: int) -> ir.Value:
 
 def weighted_sum(e: Emitter, a: ir.Value, b: ir.Value, weights: tuple[int, int], start: int) -> Words:
     """a · weights[0] + b · weights[1] + start in i32, modulo 2^32, of vectors of words; weights are i16."""
-    lanes = e.host.lanes
-    both = ir.Constant(ir.VectorType(I16, 2 * lanes), [*weights] * lanes)
+    both = ir.Constant(a.type, [*weights] * (lanes_of(a) // 2))
     start = (start + (1 << 31)) % (1 << 32) - (1 << 31)
 
     def sums(pairs: ir.Value) -> ir.Value:
-        return plus(e, e.intrinsic(_MULTIPLY_ADD[lanes], vector(I32, lanes), pairs, both), start)
+        return plus(e, x86.multiply_add(e, pairs, both), start)
 
-    low, high = _pairs(e, a, b)
+    low, high = x86.interleave(e, a, b)
     return sums(low), sums(high)
 
 
-def saturated(e: Emitter, low: ir.Value, high: ir.Value) -> ir.Value:
-    """sat16 of the i32 sums of `weighted_sum` or `product`, as one vector of words."""
-    return e.intrinsic(_PACK_WORDS[e.host.lanes], vector(I16, 2 * e.host.lanes), low, high)
-
-
 def product(e: Emitter, a: ir.Value, b: ir.Value) -> Words:
-    """a · b in i32, in the order that `saturated` takes."""
-    high = e.intrinsic(_MULTIPLY_HIGH[e.host.lanes], a.type, a, b)
-    both = _pairs(e, e.b.mul(a, b), high)
+    """a · b in i32, in the order that `x86.pack_words` takes."""
+    both = x86.interleave(e, e.b.mul(a, b), x86.multiply_high(e, a, b))
     low, up = (e.b.bitcast(v, vector(I32, e.host.lanes)) for v in both)
     return low, up
 
@@ -87,17 +71,17 @@ def scaled(e: Emitter, words: ir.Value, multiplier: int, shift: int) -> ir.Value
     From 17 on the product's upper half is enough: floor(floor(p / 2^16) / 2^(s − 17)) = floor(p / 2^(s − 1)), and half
     up is that plus 1, halved. At 15 one instruction does it, unless both factors are −2^15.
     """
-    lanes, m = e.host.lanes, const(words.type, multiplier)
+    m = const(words.type, multiplier)
     if shift >= 17:
-        high = e.intrinsic(_MULTIPLY_HIGH[lanes], words.type, words, m)
+        high = x86.multiply_high(e, words, m)
         nearly = e.b.ashr(high, const(words.type, shift - 17)) if shift > 17 else high
         return e.b.ashr(plus(e, nearly, 1), const(words.type, 1))
     if shift == 15 and multiplier > -(1 << 15):
-        return e.intrinsic(_MULTIPLY_ROUND[lanes], words.type, words, m)
+        return x86.multiply_round(e, words, m)
     zero = const(words.type, 0)
     sums = weighted_sum(e, words, zero, (multiplier, 0), 1 << (shift - 1) if shift else 0)
     low, high = (e.b.ashr(v, const(v.type, shift)) for v in sums)
-    return saturated(e, low, high)
+    return x86.pack_words(e, low, high)
 
 
 def finished(e: Emitter, out: Tensor, words: Words, zero_point: int, lo: int, hi: int) -> ir.Value:
@@ -107,9 +91,8 @@ def finished(e: Emitter, out: Tensor, words: Words, zero_point: int, lo: int, hi
     signed, zp = not is_offset(out), raised(out, zero_point)
     if zp:
         words = tuple(e.overloaded("llvm.sadd.sat", w, const(w.type, zp)) for w in words)  # type: ignore[assignment]
-    count = group_of(e.host)
-    packed = e.intrinsic(_PACK_BYTES[e.host.lanes, signed], vector(I8, count), *words)
-    y = e.b.shuffle_vector(packed, packed, _mask(_unpacked(count)))
+    packed = x86.pack_bytes(e, *words, signed=signed)
+    y = e.shuffle(packed, _unpacked(group_of(e.host)))
     kind, (least, most) = ("s", (-128, 127)) if signed else ("u", (0, 255))
     lo, hi = raised(out, lo), raised(out, hi)
     if lo > least:
@@ -119,18 +102,6 @@ def finished(e: Emitter, out: Tensor, words: Words, zero_point: int, lo: int, hi
     return y
 
 
-def _pairs(e: Emitter, a: ir.Value, b: ir.Value) -> Words:
-    """Words of `a` and `b` alternating: in each 128 bits the lower four of both, and the upper four."""
-    count = lanes_of(a)
-    orders = ([8 * (i // 8) + 4 * part + i % 8 // 2 + count * (i % 2) for i in range(count)] for part in (0, 1))
-    low, high = (e.b.shuffle_vector(a, b, _mask(order)) for order in orders)
-    return low, high
-
-
 def _unpacked(count: int) -> list[int]:
     """Where, after a pack of two vectors, the bytes of the first one lie, and then those of the second."""
     return [16 * g + 8 * part + i for part in (0, 1) for g in range(count // 16) for i in range(8)]
-
-
-def _mask(order: Sequence[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I32, len(order)), list(order))

@@ -10,7 +10,7 @@ from ...isa import Add, Clamp, Maximum, Minimum, Mul, Scheme
 from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
-from .. import numerics, words
+from .. import numerics, words, x86
 from ..broadcast import Groups, broadcasting
 from ..emitter import F32, F64, I32, I64, Emitter, const, element, lanes_of, scalar_of, vector
 from ..host import Host
@@ -60,7 +60,7 @@ def _sums_of_bytes(k: KernelBuilder, op: Add, ins: Operands, out: Tensor, bound:
         for lhs, rhs in zip(words.words_of(k, a, x), words.words_of(k, b, y), strict=True):
             sums = words.weighted_sum(k, lhs, rhs, weights, start)
             low, high = (k.b.ashr(v, const(v.type, op.shift)) for v in sums)
-            rounded.append(words.saturated(k, low, high))
+            rounded.append(x86.pack_words(k, low, high))
         return words.finished(k, out, (rounded[0], rounded[1]), op.zero_point, op.clamp_min, op.clamp_max)
 
     return Groups(words.group_of(k.host), combine)
@@ -114,7 +114,7 @@ def _products_of_bytes(k: KernelBuilder, op: Mul, ins: Operands, out: Tensor, bo
                 narrow = k.b.ashr(product, const(product.type, min(pre, 15)))
             else:
                 low, high = (k.b.ashr(v, const(v.type, pre)) for v in words.product(k, lhs, rhs))
-                narrow = words.saturated(k, low, high)
+                narrow = x86.pack_words(k, low, high)
             done.append(words.scaled(k, narrow, mult, post))
         return words.finished(k, out, (done[0], done[1]), op.zero_point, op.clamp_min, op.clamp_max)
 

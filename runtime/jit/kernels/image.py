@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ...program import Tensor
-from ..emitter import F32, I8, I32, i64
+from ..emitter import F32, I8, i64
 from ..fused import QuantizeImage
 from ..loops import coordinates, rows, span
 from ..offset import store_q
@@ -46,12 +46,8 @@ def _interleaved(k: KernelBuilder, planes: list[ir.Value], lanes: int) -> ir.Val
     joined, count = planes[0], 1
     for plane in planes[1:]:  # side by side first: a shuffle takes two vectors of one length
         width = count * lanes
-        padded = k.b.shuffle_vector(plane, plane, _mask([min(j, lanes - 1) for j in range(width)]))
-        joined = k.b.shuffle_vector(joined, padded, _mask([*range(width), *range(width, width + lanes)]))
+        padded = k.shuffle(plane, [min(j, lanes - 1) for j in range(width)])
+        joined = k.shuffle(joined, range(width + lanes), padded)
         count += 1
     order = [p * lanes + j for j in range(lanes) for p in range(count)]
-    return k.b.shuffle_vector(joined, joined, _mask(order))
-
-
-def _mask(order: list[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I32, len(order)), order)
+    return k.shuffle(joined, order)

@@ -163,4 +163,4 @@ def _pack_panel(
 def _joined(k: KernelBuilder, shape: TileShape, a: ir.Value, b: ir.Value) -> ir.Value:
     lanes = a.type.count
     mask = list(range(2 * lanes)) if shape.apart else [i // 2 + (i % 2) * lanes for i in range(2 * lanes)]
-    return k.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 2 * lanes), mask))
+    return k.shuffle(a, mask, b)

@@ -259,12 +259,10 @@ def _transpose_tile(
     """A square tile, through registers: interleaving row i with row i + n/2, log2(n) times, transposes n rows."""
     n = TILE_BYTES // size_of(ty)
     vectors = [k.load(source, i * source_stride, ty, n) for i in range(n)]
-    low, high = (
-        ir.Constant(ir.VectorType(I32, n), [i // 2 + n * (i % 2) + start for i in range(n)]) for start in (0, n // 2)
-    )
+    orders = [[i // 2 + n * (i % 2) + start for i in range(n)] for start in (0, n // 2)]
     for _ in range(n.bit_length() - 1):
         pairs = list(zip(vectors[: n // 2], vectors[n // 2 :], strict=True))
-        vectors = [k.b.shuffle_vector(a, b, mask) for a, b in pairs for mask in (low, high)]
+        vectors = [k.shuffle(a, order, b) for a, b in pairs for order in orders]
     for i, v in enumerate(vectors):
         k.store(v, out, i * out_stride)
 

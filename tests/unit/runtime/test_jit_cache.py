@@ -94,6 +94,11 @@ def test_other_machines_have_other_keys_and_names_do_not_matter() -> None:
     assert name_of(renamed) == name_of(model)
 
 
+def test_the_generator_is_all_that_code_and_constants_come_from() -> None:
+    names = {f.name for f in keys._sources()}
+    assert {"assembly.py", "byte_conv.py", "numerics.py", "program.py", "weighted.py"} <= names
+
+
 @pytest.mark.parametrize("what", ["_stats", "_versions"])
 def test_an_edit_of_the_generator_and_other_versions_make_other_keys(what: str) -> None:
     before = name_of(a_model())

@@ -129,15 +129,7 @@ def conv_chain(depth: int = 6) -> Program:
     rng = np.random.default_rng(0)
     x = m.input((1, 16, 16, 8), DType.I8, name="x")
     for _ in range(depth):
-        parts = [
-            m.constant(rng.integers(-50, 50, (8, 3, 3, 8)), DType.I8),
-            m.constant(rng.integers(-500, 500, 8), DType.I32),
-            m.constant(rng.integers(1 << 14, 1 << 15, 8), DType.I16),
-            m.constant(np.zeros(8), DType.I8),
-            m.constant(np.full(8, 22), DType.I8),
-        ]
-        form = {"scheme": Scheme.FORM_A, "clamp_min": -128, "clamp_max": 127}
-        x = m.emit(isa.Conv2d, [x, *parts, -1, -1, -1], (1, 16, 16, 8), DType.I8, pads=(1, 1, 1, 1), **form)
+        x = m.convolution(x, rng)
     return m.program()
 
 

@@ -28,19 +28,11 @@ def network(batch: int = 1) -> Program:
     m, rng = Sketch(), np.random.default_rng(0)
     x = m.input((batch, 12, 12, 8), DType.I8, name="x", quant=Quant.per_tensor(0.5, 2))
     z = m.input((batch, 12, 12, 8), DType.I8, name="z")
-    form = {"scheme": Scheme.FORM_A, "clamp_min": -128, "clamp_max": 127}
     half = {"scheme": Scheme.FORM_B, "lhs_multiplier": 1 << 13, "rhs_multiplier": 1 << 13, "shift": 14}
     wide = {"clamp_min": -128, "clamp_max": 127}
     y = m.emit(isa.Add, [x, z], (batch, 12, 12, 8), DType.I8, **half, **wide)
     for _ in range(3):
-        parts = [
-            m.constant(rng.integers(-50, 50, (8, 3, 3, 8)), DType.I8),
-            m.constant(rng.integers(-500, 500, 8), DType.I32),
-            m.constant(rng.integers(1 << 14, 1 << 15, 8), DType.I16),
-            m.constant(np.zeros(8), DType.I8),
-            m.constant(np.full(8, 22), DType.I8),
-        ]
-        y = m.emit(isa.Conv2d, [y, *parts, -1, -1, -1], (batch, 12, 12, 8), DType.I8, pads=(1, 1, 1, 1), **form)
+        y = m.convolution(y, rng)
     m.emit(isa.ReduceMax, [y], (batch, 1, 1, 8), DType.I8, name="peak", axes=(1, 2))
     m.emit(isa.MaxPool, [y], (batch, 6, 6, 8), DType.I8, name="small", kernel=(2, 2), strides=(2, 2))
     return m.program()
