@@ -2,7 +2,7 @@
 
 Output o reads, for tap t, virtual position o + t − pad, which is real where the stuffing s divides it. So the outputs
 p, p + s, p + 2s … all read the taps t0, t0 + s …, t0 = (pad − p) mod s, at input positions one apart: a convolution of
-stride 1 with ⌈(K − t0) / s⌉ taps and padding (pad − p − t0) / s. Where the kernel is as wide as the stride, an input
+stride 1 with ⌈(K − t0) / s⌉ taps and padding ⌊(pad − p) / s⌋. Where the kernel is as wide as the stride, an input
 pixel makes s output pixels that lie side by side: they are one pixel with s times the channels.
 """
 
@@ -94,9 +94,9 @@ def _phases(window: Window, image: int) -> Iterator[Phase]:
 def _axis(axis: Axis, phase: int) -> tuple[int, Axis]:
     """(first tap, geometry) of the outputs `phase`, `phase` + stuffing, …"""
     s = axis.stuffing
-    tap = (axis.pad - phase) % s
+    pad, tap = divmod(axis.pad - phase, s)
     taps, outs = -(-(axis.kernel - tap) // s), -(-(axis.out - phase) // s)
-    return tap, Axis(axis.size, outs, taps, 1, 1, (axis.pad - phase - tap) // s)
+    return tap, Axis(axis.size, outs, taps, 1, 1, pad)
 
 
 def convolve_phase(k: KernelBuilder, c: QuadConvolution, phase: Phase, at: Operands) -> None:

@@ -397,7 +397,7 @@ LIGHT = (  # kernels other than convolutions
     ),
     _one(
         "a phase that starts at the wrong tap", "runtime/jit/phases.py",
-        "tap = (axis.pad - phase) % s", "tap = (axis.pad + phase) % s", PHASES,
+        "divmod(axis.pad - phase, s)", "divmod(axis.pad + phase, s)", PHASES,
     ),
     _one(
         "phases where rows are no whole pitches apart", "runtime/jit/phases.py", " and enough and even)",
@@ -405,7 +405,7 @@ LIGHT = (  # kernels other than convolutions
     ),
     _one(
         "a phase's padding rounded the wrong way", "runtime/jit/phases.py",
-        "(axis.pad - phase - tap) // s)", "(axis.pad - tap) // s)", PHASES,
+        "taps, 1, 1, pad)", "taps, 1, 1, pad + (tap > 0))", PHASES,
     ),
     _one(
         "the halves of a table exchanged where bytes are q + 128", "runtime/jit/byte_lookup.py",
@@ -437,7 +437,7 @@ LIGHT = (  # kernels other than convolutions
     _one(
         "the zero points of a sum left out where bytes are q + 128", "runtime/jit/kernels/eltwise.py",
         "zero_points = words.raised(a, op.lhs_zero_point), words.raised(b, op.rhs_zero_point)\n    start",
-        "zero_points = op.lhs_zero_point, op.rhs_zero_point\n    start", ELTWISE,
+        "zero_points = op.lhs_zero_point, op.rhs_zero_point\n    start", "tests/exact/test_offset.py",
     ),
 )  # fmt: skip
 
