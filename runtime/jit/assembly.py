@@ -92,7 +92,7 @@ class _Assembly:
         calls = {i: [self.prepare(op) for op in own if not self.is_alias(op)] for i, own in steps.items()}
         stages = self.emit_entries({i: _stages(prepared) for i, prepared in calls.items()})
         flipped = tuple(i for i, t in enumerate(self.model.tensors) if is_offset(t))
-        return Code(self.compile(), self.packed.block(), self.scratch, tuple(calls), flipped, stages)
+        return Code(self.compile(), self.packed.block(), self.scratch, flipped, stages)
 
     def emit_entries(self, segments: Mapping[int, Sequence[_Stage]]) -> int:
         """The entries, and what calls them, once all kernels are there; returns how many stages there are."""

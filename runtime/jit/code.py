@@ -14,14 +14,13 @@ from ..program import ALIGN
 class Code:
     """A model's machine code.
 
-    `packed` is 64-byte aligned; a thread needs `scratch` bytes; entries are `segments`; the tensors `flipped` (indices)
+    `packed` is 64-byte aligned; a thread needs `scratch` bytes; the tensors `flipped` (indices)
     are kept in the arena as q + 128; threads that run it together share `stages` (see share.py).
     """
 
     object: bytes
     packed: npt.NDArray[np.uint8]
     scratch: int
-    segments: tuple[int, ...]
     flipped: tuple[int, ...] = ()
     stages: int = 0
 

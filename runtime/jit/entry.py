@@ -27,7 +27,7 @@ def write(file: BinaryIO, key: str, code: Code) -> None:
     """Write the entry of `code`, which `key` names, to `file` from where it stands."""
     about = {
         "key": key, "object": len(code.object), "packed": int(code.packed.size), "scratch": code.scratch,
-        "segments": list(code.segments), "flipped": list(code.flipped), "stages": code.stages,
+        "flipped": list(code.flipped), "stages": code.stages,
         "object_sha256": hashlib.sha256(code.object).hexdigest(), "packed_checksum": checksum(code.packed),
     }  # fmt: skip
     text = json.dumps(about).encode()
@@ -55,8 +55,7 @@ def read(data: memoryview, key: str) -> Code | None:
     packed = np.frombuffer(data[second : second + about["packed"]], np.uint8)
     if hashlib.sha256(code).hexdigest() != about["object_sha256"] or checksum(packed) != about["packed_checksum"]:
         return None
-    tuples = tuple(about["segments"]), tuple(about["flipped"])
-    return Code(code, _at_line(packed), about["scratch"], *tuples, about["stages"])
+    return Code(code, _at_line(packed), about["scratch"], tuple(about["flipped"]), about["stages"])
 
 
 def _object_at(size: int) -> int:
