@@ -14,8 +14,8 @@ from ..program import ALIGN
 class Code:
     """A model's machine code.
 
-    `packed` is 64-byte aligned; a thread needs `scratch` bytes; the tensors `flipped` (indices) are kept in the arena as
-    q + 128; threads that run it together share `stages` (see share.py).
+    `packed` is 64-byte aligned; a thread needs `scratch` bytes; the tensors `flipped` (indices) are kept in the arena
+    as q + 128; threads that run it together share `stages` (see share.py).
     """
 
     object: bytes
