@@ -26,6 +26,7 @@ from hbc.frontend.onnx_catalogue import HOWS, newest_opset, operators
 from hbc.frontend.onnx_ops import RULES
 from hbc.ir import fixed_point, ops
 from hbc_runtime.hbm import layout
+from hbc_runtime.jit.entry import MAGIC
 from hbc_runtime.program import ALIGN
 from tests.e2e.command import environment, hbc
 
@@ -263,6 +264,7 @@ def test_the_format_page_states_the_code_s_numbers() -> None:
     page = text_of(ROOT / "docs" / "hbm-format.md")
     assert f"`File.version` is {layout.PLAIN_VERSION}, or {layout.VERSION} where" in page
     assert f"the identifier, `{layout.IDENTIFIER.decode()}`" in page
+    assert f"| 0 … {len(MAGIC) - 1} | `{MAGIC.decode()}` |" in page
     assert f"places tensors at multiples of {ALIGN}" in page
     assert (layout.MAX_TENSORS, layout.MAX_INSTRUCTIONS, layout.MAX_RANK) == (1 << 20, 1 << 18, 8)
     assert "2²⁰ tensors and 2¹⁸ instructions" in page
