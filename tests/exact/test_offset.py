@@ -16,9 +16,9 @@ from hbc_runtime import isa, reference
 from hbc_runtime.isa import Comparison, Instruction, Lut, Rounding, Scheme
 from hbc_runtime.jit.host import Dot, Host
 from hbc_runtime.jit.offset import ALIKE, EITHER, is_offset, with_offsets
-from hbc_runtime.program import BpuSegment, Model
+from hbc_runtime.program import ALIGN, BpuSegment, Constants, Model, Storage, Tensor
 from hbc_runtime.types import DType
-from tests.exact.harness import MACHINES, Case, Job, layout, run_jit
+from tests.exact.harness import GUARD, MACHINES, Case, Job, among_others, layout, run_jit
 
 Shape = tuple[int, ...]
 ABLE = {name: m for name, m in MACHINES.items() if m.dot is Dot.U8S8}
@@ -89,50 +89,30 @@ JOBS = {
 }  # fmt: skip
 
 
-def among_convolutions(one: Job) -> tuple[Case, set[int], np.ndarray]:
-    """The model, the tensors that are to be stored as q + 128, and what its last table has to give."""
-    plain = layout([one, job(Lut, [image(5, one.outs[0][0]), SAME], one.outs[0][0])])
-    op, last = plain.ops
-    tensors, arena = list(plain.model.tensors), plain.model.arena_size
-    (out,) = op.outputs
-    same, steps, raised = last.inputs[1], [], set()
-
-    def new(shape: Shape, dtype: DType) -> int:
-        nonlocal arena
-        tensors.append(replace(tensors[out], name=f"t{len(tensors)}", shape=shape, dtype=dtype, offset=arena))
-        arena += -(-(tensors[-1].nbytes + 256) // 64) * 64
-        return len(tensors) - 1
-
-    inputs = list(op.inputs)
-    for n in one.dynamic:
-        if tensors[inputs[n]].dtype is DType.I8:
-            made = new(tensors[inputs[n]].shape, DType.I8)
-            steps.append(Lut(inputs=(inputs[n], same), outputs=(made,)))
-            inputs[n] = made
-            raised.add(made)
-    steps.append(replace(op, inputs=tuple(inputs)))
-    raised |= {out} if tensors[out].dtype is DType.I8 else set()
-    blob = bytearray(plain.model.constants.data)
+def among_convolutions(one: Job) -> tuple[Case, set[int], dict[int, np.ndarray]]:
+    """The model, the tensors that are to be stored as q + 128, and the instruction's result by its tensor."""
+    plain = layout([one])
+    case = among_others(plain)
+    assert case is not None
+    arena, blob = case.model.arena_size, bytearray(case.model.constants.data)
+    tensors, steps = list(case.model.tensors), list(case.ops)
+    raised = {i for i, t in enumerate(tensors) if t.name.startswith("inner")}
     for i in sorted(raised):  # a reader that gains by it
         n, h, w, c = tensors[i].shape
-        tensors.append(replace(tensors[same], name=f"w{i}", shape=(1, 1, 1, c), offset=len(blob)))
-        weight = len(tensors) - 1
-        blob.extend(bytes(weights(c)) + bytes(-c % 64))
+        weight, sums = len(tensors), len(tensors) + 1
+        tensors.append(Tensor(f"w{i}", (1, 1, 1, c), DType.I8, Storage.CONSTANT, len(blob)))
+        blob.extend(bytes(weights(c)) + bytes(-c % ALIGN))
+        tensors.append(Tensor(f"sums{i}", (n, h, w, 1), DType.I32, Storage.ARENA, arena))
+        arena = -(-(arena + tensors[sums].nbytes + GUARD) // ALIGN) * ALIGN
         limits = {"clamp_min": -(1 << 31), "clamp_max": (1 << 31) - 1}
-        conv = isa.Conv2d(
-            inputs=(i, weight, *[-1] * 7), outputs=(new((n, h, w, 1), DType.I32),), scheme=Scheme.NONE, **limits
-        )
-        steps.append(conv)
-    if out in raised:
-        steps.append(replace(last, inputs=(out, same)))
-    constants = replace(plain.model.constants, data=memoryview(bytes(blob)))
+        steps.append(isa.Conv2d(inputs=(i, weight, *[-1] * 7), outputs=(sums,), scheme=Scheme.NONE, **limits))
     model = replace(
-        plain.model, tensors=tuple(tensors), segments=(BpuSegment("s", tuple(steps)),), arena_size=arena,
-        constants=constants,
+        case.model, tensors=tuple(tensors), segments=(BpuSegment("s", tuple(steps)),), arena_size=arena,
+        constants=Constants(memoryview(bytes(blob))),
     )  # fmt: skip
-    values = {i: v for i, v in plain.values.items() if i in op.inputs}
-    (want,) = reference.execute(op, one.operands, [tensors[out]])
-    return Case(tuple(steps), model, values), raised, want
+    (op,) = plain.ops
+    (want,) = reference.execute(op, one.operands, [tensors[op.outputs[0]]])
+    return Case(tuple(steps), model, case.values), raised, {op.outputs[0]: want}
 
 
 def stored_so(model: Model) -> set[int]:
@@ -144,12 +124,12 @@ def stored_so(model: Model) -> set[int]:
 @pytest.mark.parametrize("name", JOBS)
 def test_same_integers(machine: Host, name: str) -> None:
     one = JOBS[name]
-    case, raised, want = among_convolutions(one)
+    case, raised, wanted = among_convolutions(one)
     assert stored_so(case.model) == raised
     for threads in (1, 2):
         results = run_jit(case, threads, 0xA5, machine)
-        last = case.ops[-1] if isinstance(case.ops[-1], Lut) else next(o for o in case.ops if type(o) is type(one.op))
-        np.testing.assert_array_equal(results[last.outputs[0]], want)
+        for i, want in wanted.items():
+            np.testing.assert_array_equal(results[i], want)
         for op in case.ops:  # what convolutions make of the bytes beside it
             if isinstance(op, isa.Conv2d) and op.scheme is Scheme.NONE:
                 plain = results[op.inputs[0]] ^ np.int8(-128)
