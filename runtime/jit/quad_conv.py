@@ -16,6 +16,7 @@ from .finish import Finish
 from .host import Dot, Host
 from .offset import OFFSET, signed_byte
 from .quad_plan import QuadPlan, bytes_per_row, is_list, segments_of, steps_of
+from .quad_tail import gather_tail, split_tail
 from .quad_tile import Tile, rows_of_parameters, tile_function
 from .registry import KernelBuilder
 from .window import Copy, Window, gather_rows, pixel_step
@@ -27,14 +28,19 @@ Array = npt.NDArray[Any]
 
 
 def pack_quads(weight: Array, plan: QuadPlan, group: int, segments: int) -> Array:
-    """Weights i8 [O, KH, KW, C/g] as panels [group, chunks, KH, segments, steps, vectors, lanes, 4], filled up by 0."""
+    """Weights i8 [O, KH, KW, C/g] as panels [group, chunks, steps, vectors, lanes, 4], filled up by 0.
+
+    Steps are those of each segment of each kernel row, then the tail's.
+    """
     o, kh = weight.shape[:2]
-    flat = weight.reshape(group, o // group, kh, segments, -1)
-    short = -flat.shape[-1] % 4
-    flat = np.pad(flat, [(0, 0)] * 4 + [(0, short)])
-    quads = flat.reshape(*flat.shape[:4], -1, 4)
-    spread = _spread(np.moveaxis(quads, 1, 0), plan)  # [chunks, vectors, lanes, group, KH, segments, steps, 4]
-    return np.ascontiguousarray(spread.transpose(3, 0, 4, 5, 6, 1, 2, 7))
+    flat = weight.reshape(group, o // group, kh * segments, -1)
+    last = flat[..., :0].reshape(group, o // group, 0)
+    if plan.tail is not None:
+        flat, last = split_tail(flat, plan.tail)
+    flat = np.pad(flat, [(0, 0)] * 3 + [(0, -flat.shape[-1] % 4)])
+    quads = np.concatenate([flat.reshape(group, o // group, -1), last], axis=2).reshape(group, o // group, -1, 4)
+    spread = _spread(np.moveaxis(quads, 1, 0), plan)  # [chunks, vectors, lanes, group, steps, 4]
+    return np.ascontiguousarray(spread.transpose(3, 0, 4, 1, 2, 5))
 
 
 def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows: list[Array]) -> Array:
@@ -127,9 +133,11 @@ class QuadLoops:
         self.taken = self.w.channels // self.w.group
         self.pitch = self.w.channels if self.plan.in_place else self.taken  # bytes from pixel to pixel
         self.segments = segments_of(self.w)
-        self.steps = steps_of(self.w.columns.kernel // self.segments * self.taken)
+        self.tail = tail = self.plan.tail
+        self.steps = steps_of(self.w.columns.kernel // self.segments * self.taken if tail is None else tail.start)
         self.row_bytes = bytes_per_row(self.w, self.plan)
-        self.panel_bytes = self.w.rows.kernel * self.segments * self.steps * self.plan.width * 4
+        steps = self.w.rows.kernel * self.segments * self.steps + (0 if tail is None else tail.steps)
+        self.panel_bytes = steps * self.plan.width * 4
         rows = rows_of_parameters(c.finish, packed=self.plan.packed)
         self.parameter_bytes = rows * self.plan.width * 4
         self.starts = None if self.plan.packed else k.scratch(8 * self.plan.vectors)
@@ -157,7 +165,7 @@ class QuadLoops:
         k, w, plan = self.k, self.w, self.plan
         per_image = -(-w.rows.out // plan.tile_rows)
         taps = w.rows.kernel + (plan.tile_rows - 1) * w.rows.stride
-        rows = None if plan.in_place else k.scratch(limited(taps * self.row_bytes + 64))
+        rows = None if plan.in_place else k.scratch(limited(self.gathered_bytes(taps)))
         outer_group = plan.rows_outer and w.group == 1
 
         def source(n: ir.Value, oh: ir.Value, group: ir.Value) -> ir.Value:
@@ -166,6 +174,8 @@ class QuadLoops:
             if rows is None:
                 return k.at(image, k.b.mul(oh, i64(w.rows.stride * w.columns.size * w.channels)))
             gather_rows(k, w, self.copy(), image, oh, rows, taps)
+            if self.tail is not None:
+                gather_tail(k, self.tail, rows, self.row_bytes, (w.columns.out, pixel_step(w) * self.taken))
             return rows
 
         def split(number: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -196,6 +206,12 @@ class QuadLoops:
             left = source(n, oh, i64(0))
             with k.loop(0, plan.chunks) as panel:
                 blocks(left, n, oh, panel)
+
+    def gathered_bytes(self, taps: int) -> int:
+        """Scratch memory for `taps` input rows, and for tail rows, whose writing may pass their end."""
+        if self.tail is None:
+            return taps * self.row_bytes + 64
+        return (taps + self.tail.steps) * self.row_bytes + 128 + pixel_step(self.w) * self.taken
 
     def loop(self, panels: int, numbers: int, one: Any) -> None:
         """Items (panel, number), the panel outermost unless the weights are small."""
@@ -262,7 +278,7 @@ class QuadLoops:
         return Tile(
             rows, columns, plan.vectors, plan.lanes, plan.used, line if rows > 1 else 0, step,
             w.columns.out * w.outputs if rows > 1 else 0, w.outputs, plan.packed, self.c.shifts, plan.prefetch,
-            self.c.finish,
+            self.c.finish, tail_rows=0 if self.tail is None else self.tail.steps,
         )  # fmt: skip
 
     def store_starts(self, chunk: ir.Value, to: ir.Value) -> None:

@@ -223,6 +223,15 @@ BYTES = (
         "return -(-elements // 4)", "return max(1, elements // 4)", "tests/exact/test_conv.py",
     ),
     _one(
+        "the last block of a tail row is left out", "runtime/jit/quad_tail.py",
+        "k.loop(0, -(-count * step // chunk))", "k.loop(0, count * step // chunk)", "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "a left byte is taken from the row before", "runtime/jit/quad_tail.py",
+        "return number // self.bytes, self.start", "return max(0, number - 1) // self.bytes, self.start",
+        "tests/exact/test_bytes.py",
+    ),
+    _one(
         "the second row of a tile reads the first one's rows", "runtime/jit/quad_conv.py",
         "line = self.row_bytes * w.rows.stride", "line = 0", "tests/exact/test_conv.py",
     ),
