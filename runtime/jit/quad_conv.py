@@ -12,7 +12,7 @@ from llvmlite import ir
 from ..types import DType
 from .convolve import Operands, limited, run_length
 from .emitter import I8, i64
-from .finish import Finish
+from .finish import Finish, Weights
 from .host import Dot, Host
 from .offset import OFFSET, signed_byte
 from .quad_plan import QuadPlan, bytes_per_row, is_list, segments_of, steps_of
@@ -58,6 +58,19 @@ def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows:
     words = np.concatenate([_by_word(mult, plan), _by_word(_remaining(post, host), plan)], axis=2)
     added = [_by_chunk(r, plan) for r in per_channel[3:]]
     return np.ascontiguousarray(np.stack([first, _by_chunk(pre, plan), words, *added], axis=2))
+
+
+def with_sum(parameters: Array, weights: Weights, host: Host) -> Array:
+    """Packed parameters and two rows behind them: the weights of a sum as words, and its constant.
+
+    x86 multiplies and adds words in pairs; AArch64 takes a vector of each weight.
+    """
+    own, other = weights.own, weights.other
+    pairs = [(own, other), (own, other)] if host.x86 else [(own, own), (other, other)]
+    rows = np.full((*parameters.shape[:2], 2, *parameters.shape[3:]), weights.constant, np.int32)
+    for n in range(parameters.shape[3]):
+        rows[:, :, 0, n] = np.array(pairs[n % 2], np.int16).view(np.int32)
+    return np.concatenate([parameters, rows], axis=2)
 
 
 def _remaining(post: Array, host: Host) -> Array:

@@ -32,10 +32,11 @@ AnyConv = Conv2d | ConvTranspose2d
 
 @dataclass(frozen=True)
 class ByteVariant:
-    """The packing variant: the plan, and whether any pre-shift is not 0."""
+    """The packing variant: the plan, whether any pre-shift is not 0, and what an AddedConv2d does to its results."""
 
     plan: QuadPlan
     shifts: bool
+    sum: Sum | None = None
 
 
 def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host, *, quick: bool) -> bool:
@@ -130,7 +131,7 @@ def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:
     if isinstance(op, AddedConv2d):
         assert addend is not None
         own = op.scheme, op.zero_point, op.clamp_min, op.clamp_max, DType.I8
-        return Finish(*own, sum=Sum.of(op.add, addend, out, left=op.left))
+        return Finish(*own, sum=Sum.of(op.add, addend, out))
     if isinstance(op, Conv2d) and addend is not None:
         return Finish.of(op, out, addend, op.addend_zero_point)
     return Finish.of(op, out)
