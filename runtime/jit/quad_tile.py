@@ -31,6 +31,7 @@ class Tile:
     packed: bool
     shifts: bool  # any pre-shift is not 0
     prefetch: bool
+    terms: bool  # `addend` holds an i32 per pixel, which joins all its accumulators
     finish: Finish
 
     @property
@@ -90,7 +91,9 @@ def _emit(e: Emitter, tile: Tile) -> None:
 
         return e.fold(0, segments, state, per_segment, nonempty=True)
 
-    _, *acc = e.fold(0, rows, [panel, *(first * len(pixels))], per_row, nonempty=True)
+    terms = [e.splat(e.load(addend, p, I32), tile.lanes) for p in range(len(pixels))] if tile.terms else []
+    start = [e.b.add(f, t) for t in terms for f in first] or first * len(pixels)
+    _, *acc = e.fold(0, rows, [panel, *start], per_row, nonempty=True)
     finish_tile(e, tile, own, acc, (starts, out, addend))
 
 
