@@ -323,8 +323,8 @@ PRODUCTS = (
         "        if p.k % 4 > 1:\n", BY_MACHINE,
     ),
     _one(
-        "byte product: the last run of rows does not move back far enough", PRODUCT,
-        "i64(p.m - self.run))", "i64(p.m - self.run + 1))", BY_MACHINE,
+        "byte product: the last run of rows moves back too far", PRODUCT,
+        "i64(p.m - self.run))", "i64(p.m - self.run - 1))", BY_MACHINE,
     ),
     _one(
         "byte product: the last chunk does not move back", PRODUCT,
