@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
+from ..isa import Scheme
 from ..types import DType
 from .convolve import Operands, limited, run_length
 from .emitter import I8, i64
 from .finish import Finish, Weights
 from .host import Dot, Host
 from .offset import OFFSET, signed_byte
+from .quad_finish import rounds
 from .quad_plan import QuadPlan, bytes_per_row, is_list, segments_of, steps_of
 from .quad_tail import gather_tail, split_tail
 from .quad_tile import Tile, rows_of_parameters, tile_function
@@ -43,7 +45,7 @@ def pack_quads(weight: Array, plan: QuadPlan, group: int, segments: int) -> Arra
     return np.ascontiguousarray(spread.transpose(3, 0, 4, 1, 2, 5))
 
 
-def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows: list[Array]) -> Array:
+def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows: list[Array], scheme: Scheme) -> Array:
     """[group, chunks, rows, vectors, lanes] i32: start values, then the finish's parameters per output channel.
 
     `rows` are multiplier, pre_shift, post_shift, then the addend's multiplier and shift, as far as there are any; each
@@ -54,7 +56,7 @@ def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows:
     if not plan.packed:
         return np.ascontiguousarray(np.stack([first, *(_by_chunk(r, plan) for r in per_channel)], axis=2))
     mult, pre, post = per_channel[:3]
-    post = np.where(mult == 0, 22, post) - 16  # nothing times anything stays nothing
+    post = np.where(mult == 0, 22, post) - 16 - rounds(scheme)  # nothing times anything stays nothing
     words = np.concatenate([_by_word(mult, plan), _by_word(_remaining(post, host), plan)], axis=2)
     added = [_by_chunk(r, plan) for r in per_channel[3:]]
     return np.ascontiguousarray(np.stack([first, _by_chunk(pre, plan), words, *added], axis=2))
@@ -80,11 +82,11 @@ def _remaining(post: Array, host: Host) -> Array:
     return post if host.lanes == 16 else 1 << (16 - post)
 
 
-def least_post_shift(host: Host) -> int:
+def least_post_shift(host: Host, scheme: Scheme) -> int:
     """The smallest post shift that the fast finish can do: see quad_finish."""
     if not host.x86:
-        return 15
-    return 16 if host.lanes == 16 else 18
+        return 15 + rounds(scheme)
+    return (16 if host.lanes == 16 else 18) + rounds(scheme)
 
 
 def _words(row: Array) -> Array:
@@ -256,17 +258,25 @@ class QuadLoops:
         columns = min(plan.tile_columns, width)
         tile = self.tile(rows, columns)
         function = tile_function(k, tile)
-        panel_at = k.at(self.at.weight, k.b.mul(panel, i64(self.panel_bytes)))
+        panel_at = self.panel_at(panel)
         parameters, starts, channel = self.of_panel(panel)
         with k.loop(0, -(-width // columns)) as number:
             pixel = k.smin(k.b.mul(number, i64(columns)), i64(width - columns))
             source = k.at(left, k.b.mul(pixel, i64(tile.step)))
             element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.outputs)), channel)
             out = k.at(self.at.out, element, self.c.finish.out.size)
-            beside = self.c.finish.beside
-            extra = out if beside is None else k.at(self.at.addend, element, beside.size)
+            extra = self.beside(out, element, pixel)
             extent = w.rows.kernel, self.row_bytes, self.segments, w.columns.dilation * self.pitch, self.steps
             k.call(function, source, panel_at, *extent, parameters, starts, out, extra, self.panel_bytes)
+
+    def panel_at(self, panel: ir.Value) -> ir.Value:
+        """The address of a panel's weights."""
+        return self.k.at(self.at.weight, self.k.b.mul(panel, i64(self.panel_bytes)))
+
+    def beside(self, out: ir.Value, element: ir.Value, pixel: ir.Value) -> ir.Value:
+        """What is read beside the accumulators of the tile from `pixel` of a block on; `out` where there is nothing."""
+        dtype = self.c.finish.beside
+        return out if dtype is None else self.k.at(self.at.addend, element, dtype.size)
 
     def of_panel(self, panel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The addresses of a panel's parameters and of its vectors' starts, and the channel that these count from."""
@@ -291,7 +301,7 @@ class QuadLoops:
         return Tile(
             rows, columns, plan.vectors, plan.lanes, plan.used, line if rows > 1 else 0, step,
             w.columns.out * w.outputs if rows > 1 else 0, w.outputs, plan.packed, self.c.shifts, plan.prefetch,
-            self.c.finish, tail_rows=0 if self.tail is None else self.tail.steps,
+            terms=False, finish=self.c.finish, tail_rows=0 if self.tail is None else self.tail.steps,
         )  # fmt: skip
 
     def store_starts(self, chunk: ir.Value, to: ir.Value) -> None:

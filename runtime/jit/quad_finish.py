@@ -1,8 +1,10 @@
-"""From accumulators in registers to stored results (NUMERICS 4, form A): the fast way in bytes and words, or any way.
+"""From accumulators in registers to stored results (NUMERICS 4): forms A and B fast in bytes and words, or any way.
 
 The fast way packs accumulators with saturation to i16 (which is the sat16 of the rule), multiplies high
 (floor(x · m / 2^16)), shifts by what is left of the post shift, adds the zero point, packs with saturation to bytes,
 and clamps. It is exact: floor(floor(a / 2^16) / 2^k) = floor(a / 2^(16+k)), and nothing between can overflow.
+
+Form B adds half a step behind the multiplication: of a shift by s, s − 1 are done, then half up is 1 more, halved.
 
 AArch64's instruction gives floor(2 · x · m / 2^16) instead, with saturation, which only −2^15 · −2^15 meets: such a
 multiplier is left to the other way (`byte_conv.is_quick`). A shift of 0 may then be left, and the zero point is added
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from ..isa import Scheme
 from ..types import DType
 from . import numerics, words, x86
 from .emitter import I8, I16, I32, I64, Emitter, const, element, lanes_of
@@ -25,6 +28,11 @@ from .offset import OFFSET, flipped, signed_byte
 # i32; then, where there is an addend, its multipliers and shifts, or where there is a sum, its weights and constant.
 PRE, WORDS, ADDEND = 1, 2, 3
 SUM = ADDEND
+
+
+def rounds(scheme: Scheme) -> int:
+    """1 where half a step is added behind the multiplication, in form B; else 0."""
+    return int(scheme is Scheme.FORM_B)
 
 
 def parameter_rows(finish: Finish, *, packed: bool) -> int:
@@ -53,7 +61,7 @@ def finish_packed(
     *,
     shifts: bool,
 ) -> None:
-    """Form A to bytes, 2 or 4 vectors of channels per pixel, whose channels are interleaved (`QuadPlan.channels`)."""
+    """Forms A and B to bytes: 2 or 4 vectors of channels per pixel, interleaved (`QuadPlan.channels`)."""
     out, addend = to
     if what.addend is not None:
         by_pixel = [_with_addend(e, what, rows, a, addend, p) for a, p in zip(by_pixel, places, strict=True)]
@@ -94,12 +102,18 @@ def _to_words(e: Emitter, acc: Sequence[ir.Value], pre: Sequence[ir.Value] | Non
 
 
 def _scaled(e: Emitter, what: Finish, x: ir.Value, mult: ir.Value, post: ir.Value) -> ir.Value:
-    """(x · mult) >> (16 + post), plus the zero point; without word shifts, a second time multiplied high."""
+    """(x · mult) >> (16 + post), halved once more in form B, plus the zero point; without word shifts, a second time
+    multiplied high.
+    """
     if not e.host.x86:
         y = e.b.ashr(e.intrinsic("llvm.aarch64.neon.sqdmulh.v8i16", x.type, x, mult), post)
+        if rounds(what.scheme):
+            y = e.intrinsic("llvm.aarch64.neon.srhadd.v8i16", y.type, y, const(y.type, 0))  # (y + 0 + 1) >> 1
         return y if what.zero_point == 0 else e.overloaded("llvm.sadd.sat", y, const(y.type, what.zero_point))
     y = x86.multiply_high(e, x, mult)
     y = e.b.ashr(y, post) if e.host.lanes == 16 else x86.multiply_high(e, y, post)
+    if rounds(what.scheme):  # at most 2^14 before: no overflow
+        y = e.b.ashr(e.b.add(y, const(y.type, 1)), const(y.type, 1))
     return y if what.zero_point == 0 or _adds_late(what) else e.b.add(y, const(y.type, what.zero_point))
 
 

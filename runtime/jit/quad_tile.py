@@ -31,6 +31,7 @@ class Tile:
     packed: bool
     shifts: bool  # any pre-shift is not 0
     prefetch: bool
+    terms: bool  # `addend` holds an i32 per pixel, which joins all its accumulators
     finish: Finish
     tail_rows: int = field(default=0, kw_only=True)  # quad_tail.py
 
@@ -93,7 +94,9 @@ def _emit(e: Emitter, tile: Tile) -> None:
 
         return e.fold(0, segments, state, per_segment, nonempty=True)
 
-    state = e.fold(0, rows, [panel, *(first * len(pixels))], per_row, nonempty=True)
+    terms = [e.splat(e.load(addend, p, I32), tile.lanes) for p in range(len(pixels))] if tile.terms else []
+    start = [e.b.add(f, t) for t in terms for f in first] or first * len(pixels)
+    state = e.fold(0, rows, [panel, *start], per_row, nonempty=True)
     for j in range(tile.tail_rows):
         _, *state = step(zero, [e.at(left, e.b.mul(e.b.add(rows, ir.Constant(I64, j)), row_bytes)), *state])
     _, *acc = state

@@ -325,6 +325,56 @@ PAIRS = (
     ),
 )  # fmt: skip
 
+PRODUCT, BY_MACHINE = "runtime/jit/quad_matmul.py", "tests/exact/test_matmul.py"
+PRODUCTS = (
+    _one(
+        "byte product: rows behind the last four are dropped", PRODUCT, "        if p.k % 4:\n",
+        "        if p.k % 4 > 1:\n", BY_MACHINE,
+    ),
+    _one(
+        "byte product: the last run of rows moves back too far", PRODUCT,
+        "i64(p.m - self.run))", "i64(p.m - self.run - 1))", BY_MACHINE,
+    ),
+    _one(
+        "byte product: the last chunk does not move back", PRODUCT,
+        "[k.smin(k.b.mul(chunk, i64(plan.width)), i64(plan.columns - plan.width))]",
+        "[k.b.mul(chunk, i64(plan.width))]",
+        BY_MACHINE,
+    ),
+    _one(
+        "byte product: what q + 128 adds is not taken off", PRODUCT, "(OFFSET if dot is Dot.U8S8 else 0) +", "0 +",
+        BY_MACHINE,
+    ),
+    _one(
+        "byte product: the sum of a row forgets its last bytes", PRODUCT, "whole, length, [total],",
+        "whole, whole, [total],", BY_MACHINE,
+    ),
+    _one(
+        "byte product: every tile of a run has the first rows' terms", PRODUCT, "self.k.at(self.terms, pixel, 4)",
+        "self.terms", BY_MACHINE,
+    ),
+    _one(
+        "byte product: two vectors in the wrong order", PRODUCT, "for part in range(parts) for j in (0, 1)",
+        "for j in (0, 1) for part in range(parts)", BY_MACHINE,
+    ),
+    _one(
+        "byte product: a panel serves the next chunk, too", PRODUCT, 'k.b.icmp_signed("==", number, i64(0)), k.b',
+        'k.b.icmp_signed("==", number, i64(-1)), k.b', BY_MACHINE,
+    ),
+    _one(
+        "form B in words: half a step is not added", "runtime/jit/quad_finish.py",
+        "y = e.b.ashr(e.b.add(y, const(y.type, 1)), const(y.type, 1))", "y = e.b.ashr(y, const(y.type, 1))", BY_MACHINE,
+    ),
+    _one(
+        "form B in words: the least post shift is that of form A", "runtime/jit/quad_conv.py",
+        "(16 if host.lanes == 16 else 18) + rounds(scheme)", "16 if host.lanes == 16 else 18", BY_MACHINE,
+    ),
+    _one(
+        "form B in words: half a step is not added on AArch64", "runtime/jit/quad_finish.py",
+        "llvm.aarch64.neon.srhadd.v8i16", "llvm.aarch64.neon.shadd.v8i16", ARM,
+    ),
+)  # fmt: skip
+
 DERIVATION = (
     _one(
         "weights per input channel", f"{DERIVE}/conv.py",
@@ -482,5 +532,5 @@ THREADS = (
 )  # fmt: skip
 
 MUTANTS: tuple[Mutant, ...] = (
-    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *DERIVATION, *BOTH, *LIGHT, *THREADS
+    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *PRODUCTS, *DERIVATION, *BOTH, *LIGHT, *THREADS
 )  # fmt: skip

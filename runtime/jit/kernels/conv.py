@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from ...isa import Conv2d, ConvTranspose2d, Scheme
+from ...isa import Conv2d, ConvTranspose2d, Matmul, Scheme
 from ...numerics import I32_MAX
 from ...program import Tensor
 from ...types import DType
@@ -35,7 +35,7 @@ from .byte_conv import (
 )
 
 Array = npt.NDArray[Any]
-AnyConv = Conv2d | ConvTranspose2d
+AnyConv = Conv2d | ConvTranspose2d | Matmul
 
 
 @packing(Conv2d, AddedConv2d)
