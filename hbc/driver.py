@@ -117,10 +117,14 @@ def _lowered(
     on_event: OnEvent | None,
 ) -> _Lowered:
     with _stage("load", 0, on_event):
-        module = frontend.load(source, options.shape_map)
+        module = frontend.load(source, options.shape_map, options.example, options.output_names)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
     module.metadata.update({f"option.shape.{name}": shape_text(dims) for name, dims in options.shape_map.items()})
+    if options.example:
+        module.metadata["option.example"] = " ".join(map(str, options.example))
+    if options.output_names:
+        module.metadata["option.output-names"] = ",".join(options.output_names)
     nodes = source_nodes(module)
     read = placed = constant_operands(module)
     manager = PassManager(target, on_event=on_event)
