@@ -58,7 +58,7 @@ def saved(source: object) -> ModelFile | None:
             return ModelFile(f"<{source.original_name}>", buffer.getvalue(), None)
         if isinstance(source, torch.export.ExportedProgram):
             register_ops(torch)
-            torch.export.save(source, buffer)
+            _save_exported(torch, source, buffer)
             return ModelFile("<ExportedProgram>", buffer.getvalue(), None)
     if isinstance(source, torch.nn.Module):
         name = type(source).__name__
@@ -66,6 +66,17 @@ def saved(source: object) -> ModelFile | None:
         hint = "hbc.compile(torch.jit.trace(model.eval(), example), example=…), or torch.export.export"
         raise problem("this is a torch.nn.Module", where=f"<{name}>", why=why, hint=hint, kind=NotAModel)
     return None
+
+
+def _save_exported(torch: Any, source: object, buffer: io.BytesIO) -> None:
+    try:
+        torch.export.save(source, buffer)
+    except Exception as error:
+        hint = "return tensors, tuples, lists or dicts, and export again"
+        raise problem(
+            "PyTorch can't save this exported program", where="<ExportedProgram>", why=_first_line(error), hint=hint,
+            kind=NotAModel,
+        ) from error  # fmt: skip
 
 
 def open_file(torch: Any, file: ModelFile) -> Any:

@@ -92,6 +92,8 @@ def _add_output(scope: TorchScope, name: str, value: Value, dtype: DType | None)
 def _import_record(scope: TorchScope, record: Record, used: set[str]) -> None:
     n = TorchNode(scope, record)
     rule = RULES.get(record.op)
+    if rule is None and record.op in REFUSED:
+        raise n.fail(f"{record.op} isn't taken", hint=REFUSED[record.op], kind=NotTaken)
     if rule is None:
         raise n.fail(f"hbc has no rule for {record.op}", hint=_offer(record.op), kind=NotTaken)
     try:
@@ -107,6 +109,10 @@ def _import_record(scope: TorchScope, record: Record, used: set[str]) -> None:
     except NODE_FAULTS as error:
         why = str(error) or type(error).__name__
         raise n.fail("the operator can't be taken in", why=why, hint="check its operands and attributes") from error
+
+
+_SLOW = "switch the fast path off before tracing: torch.backends.mha.set_fastpath_enabled(False)"
+REFUSED = {"aten::_native_multi_head_attention": _SLOW, "aten::_transformer_encoder_layer_fwd": _SLOW}
 
 
 def _offer(op: str) -> str:

@@ -33,7 +33,7 @@ _READS = {
     "item", "Int", "Float", "Bool", "ScalarImplicit", "FloatImplicit", "IntImplicit", "is_nonzero", "equal", "tolist",
     "_local_scalar_dense", "allclose",
 }  # fmt: skip
-_CREATES = {
+CREATES = {
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
     "_shape_as_tensor", "empty_strided", "new_empty_strided",
 }  # fmt: skip
@@ -41,10 +41,10 @@ _RANDOM = {
     "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli", "bernoulli_", "normal",
     "normal_", "uniform_", "randperm", "multinomial", "poisson",
 }  # fmt: skip
-_SAME = {
+SAME = {
     "detach", "detach_", "alias", "lift_fresh", "lift_fresh_copy", "requires_grad_", "contiguous", "clone", "to",
     "_to_copy", "type_as", "dropout", "dropout_", "feature_dropout", "alpha_dropout", "native_dropout", "data", "cpu",
-    "float", "identity", "positive", "resolve_conj", "resolve_neg", "conj", "rrelu_identity", "_conj",
+    "float", "identity", "positive", "resolve_conj", "resolve_neg", "conj", "_conj", "real",
 }  # fmt: skip
 _DTYPES = {
     "float32": DType.F32, "float64": DType.F64, "float16": DType.F16, "bfloat16": DType.F32, "int8": DType.I8,
@@ -132,10 +132,10 @@ class Recorder:
             raise self.fail(spot, op, "the model draws random numbers", hint=hint, kind=NotTaken)
         if alive and word in _READS and any(v.ref.constant is None for v in alive):
             raise self.data_dependent(spot, op)
-        result = self._run(op, function, [_raw(v) for v in values], spot)
-        if (not alive and op not in QUANTISERS) or not _holds_tensor(self.torch, result) or word in _CREATES:
+        result = self._run(op, function, [raw_of(v) for v in values], spot)
+        if (not alive and op not in QUANTISERS) or not _holds_tensor(self.torch, result) or word in CREATES:
             return result
-        if word in _SAME and self._is_same(values, result):
+        if word in SAME and self._is_same(values, result):
             return self._same(values[0], result)
         return self.record(op, function, names, values, result, spot)
 
@@ -252,12 +252,13 @@ def _flat(values: Any) -> Iterator[Any]:
         yield values
 
 
-def _raw(value: Any) -> Any:
+def raw_of(value: Any) -> Any:
+    """A value with tensors in place of Lives."""
     if isinstance(value, Live):
         return value.tensor
     if isinstance(value, list):
-        return [_raw(v) for v in value]
-    return tuple(_raw(v) for v in value) if isinstance(value, tuple) else value
+        return [raw_of(v) for v in value]
+    return tuple(raw_of(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _plain(tensor: Any) -> Any:

@@ -15,7 +15,9 @@ from typing import Any
 from hbc.diagnostics import NotTaken
 
 from .torch_api import Operator, operator
-from .torch_recorder import Live, Recorder, Spot
+from .torch_ops import RULES
+from .torch_parts import parts_of, tensors_in
+from .torch_recorder import Live, Recorder, Spot, raw_of, short
 
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view", "view_as", "reshape_as"}
 _SWAPS = {"transpose", "t", "permute", "numpy_T"}
@@ -61,9 +63,38 @@ class Writer:
         word = op.partition("::")[2]
         if word.endswith("_") and not word.endswith("__") and any(isinstance(v, Live) for v in _flat(given)):
             return self._write_result(op.removesuffix("_"), function, values[0], given, spot)
+        if op not in RULES and any(isinstance(v, Live) for v in _flat(given)):
+            made = self._by_parts(op, function, given, spot)
+            if made is not None:
+                return made
         result = self.recorder.apply(op, function, names, given, spot)
         self._note_view(op, function, names, values, result)
         return result
+
+    def _by_parts(self, op: str, function: Callable[..., Any], given: list[Any], spot: Spot) -> Any:
+        """An operator without a rule as the operators that PyTorch makes of it; None where those have none either."""
+        raw = [raw_of(v) for v in given]
+        try:
+            found = parts_of(self.torch, op, function, raw)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError, ImportError):
+            return None  # the operator itself is run next, and says what is wrong with it
+        if found is None:
+            return None
+        held = {id(r): v for r, v in zip(_flat(raw), _flat(given), strict=True) if self._is_tensor(v)}
+        scope = f"{spot.scope}/{short(op)}" if spot.scope else short(op)
+        for part in found.calls:
+            if any(id(t) not in held for t in tensors_in(self.torch, part.operands)):
+                return None  # PyTorch made it behind our back: it may hang on the inputs
+            called = operator(self.torch, part.name, part.function._schema.overload_name)  # noqa: SLF001
+            assert called is not None, part
+            values = [_replaced(v, held) for v in part.values(called.names)]
+            made = self.apply(part.name, called, called.names, values, Spot(scope, spot.source))
+            values = [v for v in _flat([made]) if self._is_tensor(v)]
+            held.update((id(t), v) for t, v in zip(tensors_in(self.torch, part.result), values, strict=True))
+        return _replaced(found.result, held)
+
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, (Live, self.torch.Tensor))
 
     # -- writing
 
@@ -198,3 +229,10 @@ def _order(word: str, rest: dict[str, Any], rank: int) -> list[int]:
 
 def _flat(values: Sequence[Any]) -> list[Any]:
     return [w for v in values for w in (_flat(v) if isinstance(v, (list, tuple)) else [v])]
+
+
+def _replaced(value: Any, held: dict[int, Any]) -> Any:
+    """`value` with what the tensors in it stand for."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(v, held) for v in value)
+    return held.get(id(value), value)

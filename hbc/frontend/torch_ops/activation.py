@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hbc.ir.core import Op, Value
-from hbc.ir.ops import PLAIN_UNARY, Add, Clip, Less, Maximum, Minimum, Mul, Where
+from hbc.ir.ops import PLAIN_UNARY, Add, Clip, Less, Maximum, Minimum, Mul, Sub, Where
 from hbc.ir.ops.unary import Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Selu, Softplus, ThresholdedRelu
 from hbc.ir.types import DType
 
@@ -166,11 +166,23 @@ def rsqrt(n: TorchNode) -> Results:
     return _chain(n, "sqrt", "reciprocal")
 
 
+@torch_op("aten::expm1")
+def expm1(n: TorchNode) -> Results:
+    """eˣ − 1."""
+    return n.op(Sub, n.op(PLAIN_UNARY["exp"], n.real()), n.const(np.float32(1)))
+
+
+@torch_op("aten::log1p")
+def log1p(n: TorchNode) -> Results:
+    """log(1 + x)."""
+    return n.op(PLAIN_UNARY["log"], n.op(Add, n.real(), n.const(np.float32(1))))
+
+
 @torch_op("aten::tanhshrink")
 def tanhshrink(n: TorchNode) -> Results:
     """x − tanh(x)."""
     x = n.real()
-    return n.op(Add, x, _negated(n, n.op(PLAIN_UNARY["tanh"], x)))
+    return n.op(Sub, x, n.op(PLAIN_UNARY["tanh"], x))
 
 
 def _chain(n: TorchNode, *names: str) -> Value:

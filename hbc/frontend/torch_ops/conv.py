@@ -25,7 +25,7 @@ def convolution(n: TorchNode) -> Results:
     return convolved(n, n.real("input"), n.real("weight"), bias_of(n), pads)
 
 
-@torch_op("aten::conv1d", "aten::conv2d", "aten::conv3d")
+@torch_op("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::_convolution_mode")
 def conv(n: TorchNode) -> Results:
     """conv1d and conv2d; their padding may be `same` or `valid`."""
     rank = len(n.shape("weight")) - 2

@@ -31,6 +31,8 @@ def log_softmax(n: TorchNode) -> Results:
           "aten::cudnn_batch_norm", "aten::_batch_norm_no_update", "aten::_native_batch_norm_legit")  # fmt: skip
 def batch_norm(n: TorchNode) -> Results:
     """Inference form: multiplier = weight/√(var + ε), offset = bias − mean·multiplier, folded in float64."""
+    if not n.has("running_mean") and n.shape()[0] == 1 and len(n.shape()) > 2:  # how an instance norm is decomposed
+        return _first(n, n.op(InstanceNorm, n.real(), *_per_channel(n), epsilon=n.number("eps", 1e-5)))
     if n.arg("training") or n.arg("train") or not n.has("running_mean"):
         raise n.refuse("it normalises by the batch's own mean, as in training", TRAINING)
     x = n.real()

@@ -20,6 +20,7 @@ from hbc.ir.ops import (
     Reshape,
     Sub,
 )
+from hbc.ir.types import DType
 
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
@@ -52,6 +53,14 @@ def extreme(n: TorchNode) -> Results:
     axis, keep = n.axis("dim", x.type.rank), n.flag("keepdim")
     place = n.op(ArgMax if largest else ArgMin, x, axis=axis, keepdims=keep)
     return [n.op(cls, x, axes=(axis,), keepdims=keep), place]
+
+
+@torch_op("aten::any", "aten::all")
+def truth(n: TorchNode) -> Results:
+    """Whether one holds, or every one: the largest or the smallest of 0 and 1."""
+    x = n.cast(n.cast(n.x(), DType.BOOL), DType.I32)
+    cls: type[Reduce] = ReduceMax if n.word == "any" else ReduceMin
+    return n.cast(_reduced(n, cls, x, n.axes("dim", x.type.rank), keep=n.flag("keepdim")), DType.BOOL)
 
 
 @torch_op("aten::argmax", "aten::argmin")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hbc.ir.core import Value
+
 from ..onnx_ops.pick import GATHER_LIMIT, slice_op, sliced, taken
 from ..onnx_weights import reshaped
 from ..torch_node import Results, TorchNode
@@ -72,13 +74,26 @@ def index(n: TorchNode) -> Results:
     given = n.arg("indices")
     places = [i for i, a in enumerate(given) if a is not None]
     if len(places) != 1:
-        raise n.refuse(f"it indexes {len(places)} axes by tensors at once", "index one axis, or use slices")
+        return _index_grid(n, x, places)
     (axis,) = places
     found = _constant_index(n, given[axis])
     if found.dtype == np.bool_ and found.ndim != 1:
         raise n.refuse("it picks by a mask of several axes", "use torch.where")
     flat = np.flatnonzero(found) if found.dtype == np.bool_ else found
     return reshaped(n, taken(n, x, axis, _indices(n, flat, x.type.shape[axis])), n.result.shape)
+
+
+def _index_grid(n: TorchNode, x: Value, places: list[int]) -> Value:
+    """Several neighbouring axes, each by indices of its own: `x[:, :, rows[:, None], columns]`."""
+    found = [_constant_index(n, n.arg("indices")[i]) for i in places]
+    grid = np.broadcast_shapes(*(a.shape for a in found))
+    axes = [[i for i, d in enumerate(a.shape, len(grid) - a.ndim) if d > 1] for a in found]
+    apart = [a for each in axes for a in each]
+    if places != list(range(places[0], places[-1] + 1)) or len(set(apart)) < len(apart) or apart != sorted(apart):
+        raise n.refuse(f"it indexes {len(places)} axes by tensors at once", "index one axis, or use slices")
+    for axis, indices in zip(places, found, strict=True):
+        x = taken(n, x, axis, _indices(n, indices, x.type.shape[axis]))
+    return reshaped(n, x, n.result.shape)
 
 
 def _constant_index(n: TorchNode, arg: object) -> np.ndarray:

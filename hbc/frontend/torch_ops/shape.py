@@ -121,7 +121,15 @@ def channel_shuffle(n: TorchNode) -> Results:
     return reshaped(n, y, n.result.shape)
 
 
-@torch_op("aten::contiguous", "aten::clone", "aten::detach", "aten::alias", "aten::lift_fresh_copy", "aten::positive")
+@torch_op(
+    "aten::contiguous",
+    "aten::clone",
+    "aten::detach",
+    "aten::alias",
+    "aten::lift_fresh_copy",
+    "aten::positive",
+    "aten::real",
+)
 def same(n: TorchNode) -> Results:
     """The tensor itself."""
     return whole(n)
