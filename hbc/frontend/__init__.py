@@ -18,6 +18,8 @@ from .problem import problem
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from .torch_reference import TorchReference
+
 __all__ = ["load"]
 
 Given = Mapping[str, Sequence[int]]
@@ -69,6 +71,24 @@ def is_torch_file(file: ModelFile) -> bool:
 
     suffix = "" if file.path is None else file.path.suffix.lower()
     return suffix in TORCH_SUFFIXES or (suffix != ".onnx" and is_torch(file.data))
+
+
+def is_torch_path(path: Path) -> bool:
+    """True for the path of a model that PyTorch's front end reads; False where there is no such file, or it is ONNX."""
+    if path.suffix.lower() in TORCH_SUFFIXES:
+        return True
+    if path.suffix.lower() in {".onnx", ".hbir"} or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(2)
+    return head == b"PK" and is_torch_file(read(path))
+
+
+def open_torch(path: Path, bound: Given, examples: Sequence[Example], output_names: Sequence[str]) -> TorchReference:
+    """The model of a TorchScript or `.pt2` file, to be run by PyTorch. FrontendError where it can't be taken in."""
+    from .torch_reference import TorchReference
+
+    return TorchReference.of(read(path), [*examples, *shapes_as_examples(bound, examples)], output_names)
 
 
 def _from_torch(file: ModelFile, bound: Given, examples: Sequence[Example], output_names: Sequence[str]) -> Module:

@@ -20,7 +20,7 @@ from hbc_runtime.types import Layout
 from .compare import OnTensor, compare
 from .result import Tolerance, VerifyResult
 from .stage import Sample
-from .stages import Bench, check_stage
+from .stages import Bench, check_stage, default_source
 
 if TYPE_CHECKING:
     from hbc.samples.spec import Preprocess
@@ -33,7 +33,7 @@ def verify_model(
     model: Path,
     options: CompileOptions | None = None,
     *,
-    source: str = "ort",
+    source: str | None = None,
     to: str = "jit",
     samples: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
     inputs: Path | Reader | None = None,
@@ -52,14 +52,16 @@ def verify_model(
 ) -> VerifyResult:
     """Compare stage `to` of `model` with stage `source`, on `samples`, those in `inputs`, or random ones.
 
-    Stages: float, ort, ort-optimized, ir:STAGE, ir:STAGE/PASS, reference, jit. `inputs`: a file, a folder, or what
-    reads samples once the inputs are known; `said` tells where they come from. `count`: how many samples (of `inputs`
-    all, at random 1). `by`: whether each op's own error decides (`op`), or that of the whole way (`total`). Without a
-    `tolerance`: 1 quantum, or, where one stage is `float`, CLOSE. `histograms`: for the page.
+    Stages: float, torch, ort, ort-optimized, ir:STAGE, ir:STAGE/PASS, reference, jit. The reference is `torch` of a
+    PyTorch model, else `ort`, where `source` is None. `inputs`: a file, a folder, or what reads samples once the inputs
+    are known; `said` tells where they come from. `count`: how many samples (of `inputs` all, at random 1). `by`:
+    whether each op's own error decides (`op`), or that of the whole way (`total`). Without a `tolerance`: 1 quantum,
+    or, where one stage is `float`, CLOSE. `histograms`: for the page.
 
     Raises HbcError, in one of its kinds, where a stage or an input can't be had; hbc_runtime.HbmError where a program
     can't run.
     """
+    source = source or default_source(model)
     for name in (source, to):
         check_stage(name)
     if by not in BY:
