@@ -115,7 +115,7 @@ def _torch_object(source: object) -> ModelFile | None:
 def _require_no_examples(where: str, examples: Sequence[Example], output_names: Sequence[str]) -> None:
     given = ["example"] * bool(examples) + ["output_names"] * bool(output_names)
     if given:
-        what = f"{' and '.join(given)} belong to PyTorch's models"
+        what = f"{' and '.join(given)} belong{'s' * (len(given) == 1)} to PyTorch's models"
         hint = "an ONNX model names its inputs and outputs; --shape NAME=1x3x224x224 binds sizes that it leaves open"
         raise error(OptionError, what, where=where, hint=hint)
 

@@ -6,7 +6,7 @@ import operator as py
 from collections.abc import Sequence
 from typing import Any
 
-from hbc.diagnostics import NotTaken
+from hbc.diagnostics import FrontendError, NotTaken
 
 from .torch_api import Operator, operator
 from .torch_recorder import Recorder, Spot
@@ -87,7 +87,7 @@ class ExportWalker:
         scope = scope.removeprefix("L['self']").removeprefix("L__self__").lstrip(".")
         return Spot(scope, user_line(str(node.meta.get("stack_trace") or "")))
 
-    def _fail(self, node: Any, what: str, why: str = "", hint: str = "") -> Any:
+    def _fail(self, node: Any, what: str, why: str = "", hint: str = "") -> FrontendError:
         return self.recorder.fail(self._spot(node), str(node.target), what, why, hint, NotTaken)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import pickletools
 import re
 import zipfile
 from dataclasses import dataclass
 from typing import Any
 
-from hbc.diagnostics import NotAModel, NotTaken
+from hbc.diagnostics import FrontendError, NotAModel, NotTaken
 
 from .files import ModelFile
 from .problem import listing, problem
@@ -105,10 +106,13 @@ def _names(file: ModelFile) -> list[str]:
     if damaged is not None:
         why = f"the checksum of {damaged!r} in it is wrong"
         raise problem("the file is damaged", where=file.name, why=why, hint="copy or download it again", kind=NotAModel)
+    if min((i.header_offset for i in archive.infolist()), default=1):  # the end of an archive within the archive
+        why = f"its end is missing; it has {len(data)} bytes"
+        raise problem("the file is damaged", where=file.name, why=why, hint="copy or download it again", kind=NotAModel)
     return archive.namelist()
 
 
-def _no_archive(file: ModelFile) -> Exception:
+def _no_archive(file: ModelFile) -> FrontendError:
     head = file.data[:2]
     if head[:1] == b"\x80":
         why = "it is a Python pickle, as old versions of torch.save wrote; hbc runs no pickles"
@@ -120,7 +124,7 @@ def _no_archive(file: ModelFile) -> Exception:
     return problem("this is no PyTorch file", where=file.name, why=why, hint="check the path", kind=NotAModel)
 
 
-def _foreign(file: ModelFile, names: list[str], tails: set[str]) -> Exception:
+def _foreign(file: ModelFile, names: list[str], tails: set[str]) -> FrontendError:
     what, hint = "a zip archive of something else", "give the file that torch.jit.save or torch.export.save wrote"
     if any(n.endswith(".npy") for n in names):
         what = "an .npz of NumPy arrays"
@@ -132,16 +136,34 @@ def _foreign(file: ModelFile, names: list[str], tails: set[str]) -> Exception:
     return problem("this is no TorchScript model", where=file.name, why=f"it is {what}", hint=hint, kind=NotAModel)
 
 
+_LIBRARIES = {"torch", "collections", "builtins", "__builtin__", "numpy", "_codecs", "argparse"}
+
+
 def _saved_object(file: ModelFile, names: list[str]) -> str:
     """What `torch.save` was given, by the classes that its pickle names (which is not run)."""
     member = next(n for n in names if _tail(n) == "data.pkl")
-    text = zipfile.ZipFile(io.BytesIO(file.data)).read(member)
-    classes = {m.decode("ascii") for m in re.findall(rb"c([A-Za-z_][\w.]*)\n", text)}
-    own = sorted(c for c in classes if c.split(".", maxsplit=1)[0] not in {"torch", "collections", "builtins", "numpy"})
+    classes = _named_classes(zipfile.ZipFile(io.BytesIO(file.data)).read(member))
+    own = sorted(c for c in classes if c.split(".", maxsplit=1)[0] not in _LIBRARIES)
     if any(c.startswith("torch.nn.modules") for c in classes) or own:
         named = f" (it names {listing(own)})" if own else ""
         return f"a whole nn.Module, pickled by torch.save{named}; hbc runs no pickles"
     return "a state dict or another object of torch.save: weights without the model that they belong to"
+
+
+def _named_classes(pickled: bytes) -> set[str]:
+    """The classes and functions that a pickle names, read off without running it."""
+    found, texts = set(), ["", ""]
+    try:
+        for code, arg, _ in pickletools.genops(pickled):
+            if code.name == "GLOBAL":
+                found.add(str(arg).replace(" ", "."))
+            elif code.name == "STACK_GLOBAL":
+                found.add(".".join(texts[-2:]))
+            elif isinstance(arg, str):
+                texts.append(arg)
+    except ValueError:  # cut off: what was named so far
+        return found
+    return found
 
 
 def _tail(name: str) -> str:
@@ -161,7 +183,7 @@ def _open_script(torch: Any, file: ModelFile) -> ScriptFile:
     return ScriptFile(module, units)
 
 
-def _unreadable(file: ModelFile, error: Exception) -> Exception:
+def _unreadable(file: ModelFile, error: Exception) -> FrontendError:
     why = _first_line(error)
     unknown = re.search(r"Unknown (?:builtin op|type name):?\s*'?([\w:.]+)", str(error))
     if unknown is not None:

@@ -18,9 +18,9 @@ from .files import ModelFile
 from .onnx_failures import Failures
 from .problem import NODE_FAULTS
 from .torch_model import record_file
-from .torch_node import TorchNode, TorchScope, in_ir, reads
+from .torch_node import Rule, TorchNode, TorchScope, in_ir, reads
 from .torch_ops import RULES
-from .torch_records import Record, Recorded, Ref
+from .torch_records import Recorded, Ref
 
 BY = "import"
 
@@ -43,11 +43,12 @@ def module_of(recorded: Recorded) -> Module:
     for record in recorded.records:
         if record.node not in used:
             continue
-        if failures.touch(reads(record)):
-            failures.skip(r.name for r in record.results)
-            continue
         try:
-            _import_record(scope, record, used[record.node])
+            rule = _rule(TorchNode(scope, record))
+            if failures.touch(reads(record)):
+                failures.skip(r.name for r in record.results)
+            else:
+                _import_record(TorchNode(scope, record), rule, used[record.node])
         except FrontendError as error:
             failures.add(error, (r.name for r in record.results))
     failures.settle()
@@ -89,13 +90,20 @@ def _add_output(scope: TorchScope, name: str, value: Value, dtype: DType | None)
     scope.graph.add_output(name, value)
 
 
-def _import_record(scope: TorchScope, record: Record, used: set[str]) -> None:
-    n = TorchNode(scope, record)
-    rule = RULES.get(record.op)
-    if rule is None and record.op in REFUSED:
+def _rule(n: TorchNode) -> Rule:
+    """The operator's rule; FrontendError where there is none."""
+    record = n.record
+    if record.fault is not None:
+        raise record.fault
+    if record.op in RULES:
+        return RULES[record.op]
+    if record.op in REFUSED:
         raise n.fail(f"{record.op} isn't taken", hint=REFUSED[record.op], kind=NotTaken)
-    if rule is None:
-        raise n.fail(f"hbc has no rule for {record.op}", hint=_offer(record.op), kind=NotTaken)
+    raise n.fail(f"hbc has no rule for {record.op}", hint=_offer(record.op), kind=NotTaken)
+
+
+def _import_record(n: TorchNode, rule: Rule, used: set[str]) -> None:
+    record = n.record
     try:
         made = rule(n)
         values = [made] if isinstance(made, Value) else list(made)
@@ -103,7 +111,7 @@ def _import_record(scope: TorchScope, record: Record, used: set[str]) -> None:
             if value is None and ref.name in used:
                 raise n.refuse(f"its result {record.results.index(ref)} is read, which hbc doesn't make")
             if value is not None:
-                _bind(scope, n, ref, value)
+                _bind(n.scope, n, ref, value)
     except FrontendError:
         raise
     except NODE_FAULTS as error:

@@ -106,6 +106,7 @@ def _missing(file: str, arguments: Sequence[Argument], missing: Sequence[Argumen
         why = "\n".join(f"{quoted(a.name)} is {a.kind}" for a in plain)
         hint = "wrap the model in a module whose forward takes tensors, and trace that"
         return problem("inputs of the model are no tensors", where=file, why=why, hint=hint, kind=BadModelInput)
+    arguments = [a for a in arguments if not a.has_default]
     listed = listing(quoted(a.name) for a in arguments)
     hint = " ".join(f"--example {a.name}={_sizes(a)}" for a in missing)
     count = "its input" if len(arguments) == 1 else f"its {len(arguments)} inputs"

@@ -119,7 +119,7 @@ class Recorder:
 
     def input(self, name: str, tensor: Any) -> Live:
         """A new input of the model."""
-        return Live(self._ref(self.fresh(name), tensor, Spot(), "input"), tensor)
+        return Live(self._ref(self.fresh(name), tensor), tensor)
 
     def apply(
         self, op: str, function: Callable[..., Any], names: Sequence[str], values: Sequence[Any], spot: Spot
@@ -152,9 +152,11 @@ class Recorder:
         node = self.fresh(_join(spot.scope, short(op)))
         fixed = all(v.ref.constant is not None for v in _flat(values) if isinstance(v, Live))
         made: list[Live] = []
-        whole = self._made(result, node, fixed, made, spot, op)
+        whole = self._made(result, node, fixed, made)
         args = {name: self._arg(v, spot, op) for name, v in zip(names, values, strict=False)}
-        self.records.append(Record(op, args, tuple(v.ref for v in made), node, spot.source, lambda a: function(*a)))
+        fault = next(filter(None, (self._kind_fault(v.tensor, spot, op) for v in made)), None)
+        refs = tuple(v.ref for v in made)
+        self.records.append(Record(op, args, refs, node, spot.source, fault, lambda a: function(*a)))
         return whole
 
     def data_dependent(self, spot: Spot, op: str) -> FrontendError:
@@ -186,14 +188,14 @@ class Recorder:
             return live
         return Live(live.ref, result)
 
-    def _made(self, result: Any, node: str, fixed: bool, made: list[Live], spot: Spot, op: str) -> Any:  # noqa: FBT001
+    def _made(self, result: Any, node: str, fixed: bool, made: list[Live]) -> Any:  # noqa: FBT001
         if isinstance(result, (list, tuple)):
-            parts = [self._made(r, node, fixed, made, spot, op) for r in result]
+            parts = [self._made(r, node, fixed, made) for r in result]
             return parts if isinstance(result, list) else tuple(parts)
         if not isinstance(result, self.torch.Tensor):
             return result
         name = node if not made else f"{node}.{len(made)}"
-        live = Live(self._ref(name, result, spot, op, constant=result if fixed else None), result)
+        live = Live(self._ref(name, result, constant=result if fixed else None), result)
         made.append(live)
         return live
 
@@ -210,12 +212,19 @@ class Recorder:
         """How records speak of `value`."""
         return self._arg(value, spot, "output")
 
-    def _ref(self, name: str, tensor: Any, spot: Spot, op: str, constant: Any = None) -> Ref:
-        dtype = _DTYPES.get(str(tensor.dtype).removeprefix("torch."))
-        if dtype is None or tensor.layout is not self.torch.strided:
-            why = f"it is {tensor.dtype}, {tensor.layout}"
-            raise self.fail(spot, op, f"the tensor {quoted(name)} is of no kind that hbc takes", why=why, kind=NotTaken)
+    def _ref(self, name: str, tensor: Any, constant: Any = None) -> Ref:
+        dtype = _DTYPES.get(str(tensor.dtype).removeprefix("torch."), DType.F32)  # `_kind_fault` tells of any other
         return Ref(name, tuple(tensor.shape), dtype, quant_of(tensor), constant)
+
+    def _kind_fault(self, tensor: Any, spot: Spot, op: str) -> FrontendError | None:
+        """Why a result is nothing that a program holds: complex numbers, a sparse tensor; None where it is."""
+        if str(tensor.dtype).removeprefix("torch.") in _DTYPES and tensor.layout is self.torch.strided:
+            return None
+        why = f"it gives {tensor.dtype}, {tensor.layout}".replace("torch.", "")
+        hint = "cut the model before it, and do the rest outside"
+        return self.fail(
+            spot, op, f"the result of {op} is of no kind that hbc takes", why=why, hint=hint, kind=NotTaken
+        )
 
 
 def quant_of(tensor: Any) -> Quant | None:

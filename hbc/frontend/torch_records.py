@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hbc.diagnostics import FrontendError
 from hbc.ir.types import DType, Quant
 
 Arg = Any  # Ref | Weight | number | bool | str | None | a packed parameter | list or tuple of these
@@ -43,7 +44,8 @@ class Record:
 
     `op`: its name, `aten::conv2d`. `args`: by the names of its schema. `node`: a name of its own, from the path of the
     user's module: `layer1.0.conv1/conv2d`. `source`: file and line of the user's code, where the model knows it.
-    `call`: runs it again on arguments in the order of `args`.
+    `fault`: why it can't be taken in, where the walk saw that already. `call`: runs it again on arguments in the order
+    of `args`.
     """
 
     op: str
@@ -51,6 +53,7 @@ class Record:
     results: tuple[Ref, ...]
     node: str
     source: str = ""
+    fault: FrontendError | None = field(default=None, compare=False, repr=False)
     call: Callable[[Sequence[Any]], Any] = field(default=lambda _args: None, compare=False, repr=False)
 
 

@@ -12,16 +12,14 @@ from typing import Any
 from .torch_api import require_torch
 from .torch_recorder import Live
 
-
-class Undecided(Exception):  # noqa: N818 - no error: the operator has tensors, and is recorded as any other
-    """These operands aren't Python's own."""
+UNDECIDED = object()  # these operands aren't Python's own: the operator has tensors, and is recorded as any other
 
 
 def python_op(torch: Any, kind: str, node: Any, args: list[Any]) -> Any:
-    """The value of `kind` on `args`. Raises Undecided where a tensor stands where only numbers and lists may."""
+    """The value of `kind` on `args`. UNDECIDED where a tensor stands where only numbers and lists may."""
     rule = PYTHON[kind]
     if kind.startswith("aten::") and not _is_python(torch, kind, args):
-        raise Undecided
+        return UNDECIDED
     return rule(node, *args)
 
 
@@ -61,7 +59,7 @@ def _insert(_node: Any, items: list[Any], index: int, item: Any) -> Any:
 
 def _unpack(_node: Any, items: Sequence[Any]) -> Any:
     if not isinstance(items, (list, tuple)):
-        raise Undecided
+        return UNDECIDED
     return items
 
 

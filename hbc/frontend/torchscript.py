@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hbc.diagnostics import NotTaken
+from hbc.diagnostics import FrontendError, NotTaken
 
 from .problem import problem
 from .torch_api import Operator, operator
 from .torch_recorder import Live, Recorder, Spot
-from .torch_script_python import PYTHON, NamedItems, Undecided, python_op
+from .torch_script_python import PYTHON, UNDECIDED, NamedItems, python_op
 from .torch_script_quant import FirstOf, is_observer, quantiser
 from .torch_views import Writer
 
@@ -132,10 +132,9 @@ class Walker:
             raise self._fail(node, frame, "the model raises an exception on this example", why, hint)
         if kind in PYTHON:
             given = [a if isinstance(a, (list, tuple, dict)) else self.writer.current(a) for a in args]
-            try:
-                return python_op(self.torch, kind, node, given)
-            except Undecided:
-                pass
+            made = python_op(self.torch, kind, node, given)
+            if made is not UNDECIDED:
+                return made
         return self._operator(kind, node, args, frame)
 
     def _constant(self, node: Any) -> Any:
@@ -225,7 +224,9 @@ class Walker:
     def _spot(self, node: Any, frame: Frame) -> Spot:
         return Spot(frame.spot.scope, user_line(node.sourceRange()))
 
-    def _fail(self, node: Any, frame: Frame, what: str, why: str = "", hint: str = "", kind: Any = NotTaken) -> Any:
+    def _fail(
+        self, node: Any, frame: Frame, what: str, why: str = "", hint: str = "", kind: Any = NotTaken
+    ) -> FrontendError:
         return self.recorder.fail(self._spot(node, frame), node.kind(), what, why, hint, kind)
 
 

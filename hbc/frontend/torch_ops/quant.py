@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hbc.diagnostics import BadQuantization
+from hbc.diagnostics import BadQuantization, FrontendError
 from hbc.ir.core import Value
 from hbc.ir.ops import Dequantize, Quantize
 from hbc.ir.types import DType, Quant, TensorType
@@ -111,7 +111,7 @@ def _dtype(n: TorchNode, low: int, high: int) -> DType:
     raise _bad(n, f"its integers lie between {low} and {high}, beyond 32 bits")
 
 
-def _bad(n: TorchNode, what: str) -> Exception:
+def _bad(n: TorchNode, what: str) -> FrontendError:
     return n.fail(what, hint="prepare and calibrate the model again", kind=BadQuantization)
 
 

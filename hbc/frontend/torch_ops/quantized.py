@@ -58,7 +58,9 @@ def _with_window(n: TorchNode, packed: Packed) -> TorchNode:
     """The node with a convolution's window among its arguments, as a float convolution has them."""
     record = n.record
     args = {"qx": n.arg(0), **packed.attrs}
-    return TorchNode(n.scope, type(record)(record.op, args, record.results, record.node, record.source, record.call))
+    return TorchNode(
+        n.scope, type(record)(record.op, args, record.results, record.node, record.source, call=record.call)
+    )
 
 
 def _weight(n: TorchNode, packed: Packed) -> Value:
