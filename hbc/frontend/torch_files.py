@@ -29,10 +29,14 @@ _ONNX_HINT = "it is an ONNX model: give it the suffix .onnx"
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """An opened TorchScript module, and the compilation unit that holds its functions."""
+    """An opened TorchScript module, and the compilation unit that holds its functions.
+
+    `fields`: of the model's NamedTuples, by the type's whole name; PyTorch reads them, but doesn't tell.
+    """
 
     module: Any
     units: Any
+    fields: dict[str, tuple[str, ...]]
 
 
 def is_torch(data: bytes) -> bool:
@@ -180,7 +184,23 @@ def _open_script(torch: Any, file: ModelFile) -> ScriptFile:
             module.eval()
     except Exception as error:  # PyTorch raises RuntimeError, its subclasses, and others by version
         raise _unreadable(file, error) from error
-    return ScriptFile(module, units)
+    return ScriptFile(module, units, _fields(zipfile.ZipFile(io.BytesIO(file.data))))
+
+
+_NAMED_TUPLE = re.compile(r"^class (\w+)\(NamedTuple\):\n((?:[ \t]+\w+ ?: ?.*\n?)+)", re.MULTILINE)
+
+
+def _fields(archive: zipfile.ZipFile) -> dict[str, tuple[str, ...]]:
+    """The fields of every NamedTuple, from the text of the archive's own code."""
+    found = {}
+    for name in archive.namelist():
+        folder, code, path = name.partition("/code/")
+        if not code or not path.endswith(".py") or not folder:
+            continue
+        for match in _NAMED_TUPLE.finditer(archive.read(name).decode("utf-8", "replace")):
+            fields = re.findall(r"^[ \t]+(\w+) ?:", match[2], re.MULTILINE)
+            found[f"{path[:-3].replace('/', '.')}.{match[1]}"] = tuple(fields)
+    return found
 
 
 def _unreadable(file: ModelFile, error: Exception) -> FrontendError:
@@ -225,7 +245,7 @@ def _require_plain(torch: Any, file: ModelFile, names: list[str]) -> None:
             raise problem("the file holds machine code", where=file.name, why=why, hint=hint, kind=NotAModel)
         if name.endswith(".json"):
             for text in _EXPRESSION.findall(archive.read(name).decode("utf-8", "replace")):
-                if not _ARITHMETIC.fullmatch(text) or "__" in text:
+                if not _is_arithmetic(text):
                     why = f"a size in {name!r} is {text[:60]!r}"
                     raise problem("a size is no arithmetic", where=file.name, why=why, kind=NotAModel)
         elif name not in raw and not _is_plain_pickle(torch, archive.read(name)):
@@ -236,6 +256,14 @@ def _require_plain(torch: Any, file: ModelFile, names: list[str]) -> None:
 
 _EXPRESSION = re.compile(r'"expr_str":\s*"((?:[^"\\]|\\.)*)"')  # PyTorch hands these to sympy, which evaluates them
 _ARITHMETIC = re.compile(r"[A-Za-z0-9_ +\-*/(),<>=]*")
+_SYMBOL = re.compile(r"'[A-Za-z_]\w*'")
+
+
+def _is_arithmetic(text: str) -> bool:
+    """True for sums and sympy's own functions, which begin with a capital: `Mod(Symbol('s77', integer=True), 2)`."""
+    plain = _SYMBOL.sub("s", text)
+    called = re.findall(r"(\w+)\s*\(", plain)
+    return bool(_ARITHMETIC.fullmatch(plain)) and "__" not in text and all(c[0].isupper() for c in called)
 
 
 def _raw_members(archive: zipfile.ZipFile, names: list[str]) -> set[str]:

@@ -56,7 +56,7 @@ def _script_arguments(module: Any) -> list[Argument]:
 
 
 def _script_results(opened: ScriptFile, recorder: Recorder, values: Sequence[Any]) -> Any:
-    walker = Walker(recorder, opened.units)
+    walker = Walker(recorder, opened)
     results = walker.run(opened.module, values)
     return walker.settled(results)
 

@@ -67,11 +67,6 @@ def _dict(_node: Any, *pairs: Any) -> Any:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
-def _named_tuple(node: Any, *items: Any) -> Any:
-    names = getattr(node.output().type(), "field_names", None)
-    return NamedItems(items, tuple(names())) if names is not None else tuple(items)
-
-
 class NamedItems(tuple[Any, ...]):  # noqa: SLOT001 - it holds the names
     """A NamedTuple of the model: a tuple that remembers the names of its fields."""
 
@@ -112,7 +107,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 PYTHON: dict[str, Callable[..., Any]] = {
     "prim::ListConstruct": lambda _n, *items: list(items),
-    "prim::TupleConstruct": _named_tuple,
+    "prim::TupleConstruct": lambda _n, *items: items,
     "prim::DictConstruct": _dict,
     "prim::ListUnpack": _unpack,
     "prim::TupleUnpack": _unpack,

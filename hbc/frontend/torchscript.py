@@ -15,6 +15,7 @@ from hbc.diagnostics import FrontendError, NotTaken
 
 from .problem import problem
 from .torch_api import Operator, operator
+from .torch_files import ScriptFile
 from .torch_recorder import Live, Recorder, Spot
 from .torch_script_python import PYTHON, UNDECIDED, NamedItems, python_op
 from .torch_script_quant import FirstOf, is_observer, quantiser
@@ -40,10 +41,11 @@ class Frame:
 
 
 class Walker:
-    """One walk over one model. `units`: the compilation unit, which holds the functions that the model calls."""
+    """One walk over one model."""
 
-    def __init__(self, recorder: Recorder, units: Any) -> None:
-        self.recorder, self.torch, self.units = recorder, recorder.torch, units
+    def __init__(self, recorder: Recorder, script: ScriptFile) -> None:
+        self.recorder, self.torch = recorder, recorder.torch
+        self.units, self.fields = script.units, script.fields
         self.writer = Writer(recorder)
         self.set: dict[tuple[str, str], Any] = {}  # attributes that the model itself sets
         self._depth = 0
@@ -130,6 +132,8 @@ class Walker:
             why = str(args[0]) if args else ""
             hint = "check --example against what the model takes"
             raise self._fail(node, frame, "the model raises an exception on this example", why, hint)
+        if kind == "prim::TupleConstruct" and (fields := self.fields.get(node.output().type().annotation_str)):
+            return NamedItems(args, fields)
         if kind in PYTHON:
             given = [a if isinstance(a, (list, tuple, dict)) else self.writer.current(a) for a in args]
             made = python_op(self.torch, kind, node, given)

@@ -20,7 +20,7 @@ _PLAIN = {
     "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "reciprocal": "reciprocal",
     "erf": "erf", "special_erf": "erf", "floor": "floor", "ceil": "ceil", "round": "round", "sign": "sign",
     "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
-    "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "softsign": "softsign", "silu": "silu",
+    "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "silu": "silu",
     "mish": "mish", "special_expit": "sigmoid",
 }  # fmt: skip
 
@@ -176,13 +176,6 @@ def expm1(n: TorchNode) -> Results:
 def log1p(n: TorchNode) -> Results:
     """log(1 + x)."""
     return n.op(PLAIN_UNARY["log"], n.op(Add, n.real(), n.const(np.float32(1))))
-
-
-@torch_op("aten::tanhshrink")
-def tanhshrink(n: TorchNode) -> Results:
-    """x − tanh(x)."""
-    x = n.real()
-    return n.op(Sub, x, n.op(PLAIN_UNARY["tanh"], x))
 
 
 def _chain(n: TorchNode, *names: str) -> Value:

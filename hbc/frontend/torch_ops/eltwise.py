@@ -183,8 +183,7 @@ def masked_fill(n: TorchNode) -> Results:
     return n.op(Where, n.cast(n.x(1), DType.BOOL), n.operand(2, n.dtype), n.cast(n.x(0), n.dtype))
 
 
-@torch_op("aten::to", "aten::_to_copy", "aten::type_as", "aten::float", "aten::double", "aten::half", "aten::long",
-          "aten::int", "aten::bool")  # fmt: skip
+@torch_op("aten::to", "aten::_to_copy", "aten::type_as")
 def to(n: TorchNode) -> Results:
     """Another dtype."""
     x = n.x(0)

@@ -15,7 +15,7 @@ from .shape import whole
 _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-@torch_op("aten::cat", "aten::concat", "aten::concatenate", "aten::_cat")
+@torch_op("aten::cat", "aten::concat", "aten::concatenate")
 def cat(n: TorchNode) -> Results:
     """Operands joined along an axis; empty ones don't count."""
     return joined(n, n.many(0), n.integer("dim"))
