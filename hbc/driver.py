@@ -70,9 +70,9 @@ class Compiled:
 
 
 def compile_model(
-    source: str | Path | bytes | ModelProto, options: CompileOptions, *, on_event: OnEvent | None = None
+    source: str | Path | bytes | ModelProto | object, options: CompileOptions, *, on_event: OnEvent | None = None
 ) -> Compiled:
-    """Compile `source` (a path, a file's bytes, or a ModelProto). Raises HbcError where it cannot be compiled."""
+    """Compile `source`: a path, a file's bytes, or a model in memory. Raises HbcError where it cannot be compiled."""
     target = Target(options.march, options.arith)
     lowered = _lowered(source, options, target, None, on_event)
     with _stage("emit", 0, on_event):
@@ -86,7 +86,7 @@ def compile_model(
 
 
 def lower_model(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     options: CompileOptions,
     *,
     stop_after: str | None = None,
@@ -110,7 +110,7 @@ class _Lowered:
 
 
 def _lowered(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     options: CompileOptions,
     target: Target,
     stop_after: str | None,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hbc import samples as reading
 from hbc.diagnostics import OptionError, error
+from hbc.example import parse_example
 from hbc.options import CompileOptions, parse_shape
 from hbc_runtime.binding import bind
 from hbc_runtime.march import border_rounding
@@ -96,11 +97,15 @@ def default_tolerance(source: str, to: str) -> Tolerance:
 
 
 def as_compiled(options: CompileOptions, program: Program) -> CompileOptions:
-    """`options` with what the program was compiled for: march, arithmetic, and the shapes that were bound then."""
+    """`options` with what the program was compiled for: march, arithmetic, and the shapes and examples of then."""
     stored = (f"{k[6:]}={v.removeprefix('scalar')}" for k, v in program.build.options if k.startswith("shape."))
     bound = tuple(map(parse_shape, stored))
-    shapes = options.shapes or bound
-    return dataclasses.replace(options, march=program.march, arith=program.arith, shapes=shapes)
+    shapes, said = options.shapes or bound, dict(program.build.options)
+    example = options.example or tuple(map(parse_example, said.get("example", "").split()))
+    names = options.output_names or tuple(filter(None, said.get("output-names", "").split(",")))
+    return dataclasses.replace(
+        options, march=program.march, arith=program.arith, shapes=shapes, example=example, output_names=names
+    )
 
 
 def _infos(bench: Bench) -> list[TensorInfo]:
