@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hbc.diagnostics import FrontendError, NotTaken, nearest
+from hbc.diagnostics.several import together
 from hbc.example import Example
 from hbc.ir.core import Gone, Module, Op, Value
 from hbc.ir.location import FileLoc, NodeLoc, source_nodes
@@ -94,7 +95,7 @@ def _rule(n: TorchNode) -> Rule:
     """The operator's rule; FrontendError where there is none."""
     record = n.record
     if record.fault is not None:
-        raise record.fault
+        raise together([record.fault], "{}", where=n.scope.file, kind=NotTaken)
     if record.op in RULES:
         return RULES[record.op]
     if record.op in REFUSED:
