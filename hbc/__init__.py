@@ -1,4 +1,4 @@
-"""hbc compiles quantised ONNX models for the Horizon BPU into `.hbm` programs; `hbc_runtime` executes them bit for bit.
+"""hbc compiles quantised ONNX and PyTorch models for the Horizon BPU; `hbc_runtime` executes them bit for bit.
 
     import hbc
     hbc.compile("model.onnx", march="nash").save("model.hbm")
@@ -57,13 +57,16 @@ _LAZY = {
 
 
 def compile(  # noqa: A001 - the name that the API promises
-    source: str | Path | bytes | ModelProto, march: str = "nash", arith: str = "bpu", **options: object
+    source: str | Path | bytes | ModelProto | object, march: str = "nash", arith: str = "bpu", **options: object
 ) -> Compiled:
-    """Compile a model: a path, the bytes of a file, or an `onnx.ModelProto`.
+    """Compile a model: a path, the bytes of a file, an `onnx.ModelProto`, or PyTorch's ScriptModule or ExportedProgram.
+
+    hbc.compile("model.pt", march="nash", example=[(1, 3, 288, 832)])
 
     `march`: bernoulli2, bayes, bayes-e, nash-e, nash-m, nash-p, or nash for nash-e. `arith`: `bpu` for the chip's
     arithmetic, `onnx` for ONNX's. `options`: the other fields of `CompileOptions` (`shapes`, `strict`, `cpu_fallback`,
-    `name`, `aot`). Raises HbcError, in one of its kinds, where the model or an option cannot be taken.
+    `name`, `aot`, `example`, `output_names`). Raises HbcError, in one of its kinds, where the model or an option
+    cannot be taken.
     """
     from .driver import compile_model
     from .options import CompileOptions

@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc.driver", "hbc.catalogue"),
     ("hbc.backend.bpu", "hbc.report"),
     ("hbc.backend.cpu", "hbc.passes", "hbc.frontend", "hbc.options", "hbc.samples", "hbc.analysis"),
-    ("hbc.ir", "hbc.files"),
+    ("hbc.ir", "hbc.files", "hbc.example"),
     ("hbc.diagnostics", "hbc.words"),
     ("hbc_runtime",),
 )
@@ -38,7 +38,7 @@ HOMES = {
     "onnxruntime": ("hbc.backend.cpu", "hbc_runtime.cpu"),
     "PIL": ("hbc.samples",),
     "pydantic": ("hbc.samples",),
-    "torch": (),
+    "torch": ("hbc.frontend.torch_api",),
     "click": ("hbc.cli",),
     "rich": ("hbc.cli",),
     "yaml": ("hbc.samples",),
