@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc.driver", "hbc.catalogue"),
     ("hbc.backend.bpu", "hbc.report"),
     ("hbc.backend.cpu", "hbc.passes", "hbc.frontend", "hbc.options", "hbc.samples", "hbc.analysis"),
-    ("hbc.ir", "hbc.files"),
+    ("hbc.ir", "hbc.files", "hbc.calibration"),
     ("hbc.diagnostics", "hbc.words"),
     ("hbc_runtime",),
 )
