@@ -19,7 +19,7 @@ FOLDERS = {"hbc": ROOT / "hbc", "hbc_runtime": ROOT / "runtime"}
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc", "hbc.__main__"),
     ("hbc.cli", "hbc.docs"),
-    ("hbc.check",),
+    ("hbc.check", "hbc.ptq"),
     ("hbc.opwise",),
     ("hbc.verify",),
     ("hbc.driver", "hbc.catalogue"),
@@ -37,11 +37,11 @@ HOMES = {
     "onnx_ir": ("hbc.frontend", "hbc.backend.cpu"),
     "onnxruntime": ("hbc.backend.cpu", "hbc_runtime.cpu"),
     "PIL": ("hbc.samples",),
-    "pydantic": ("hbc.samples",),
+    "pydantic": ("hbc.samples", "hbc.ptq"),
     "torch": (),
     "click": ("hbc.cli",),
     "rich": ("hbc.cli",),
-    "yaml": ("hbc.samples",),
+    "yaml": ("hbc.samples", "hbc.ptq"),
     "llvmlite": ("hbc_runtime.jit",),
     "flatbuffers": ("hbc_runtime.hbm",),
 }
