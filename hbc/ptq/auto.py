@@ -9,6 +9,7 @@ import numpy as np
 from hbc.calibration.grid import Array
 from hbc.diagnostics import error
 from hbc.ir.core import Module, Value
+from hbc.ir.types import DType
 
 from .collect import OnStep, Sample
 from .config import AutoRules
@@ -16,9 +17,10 @@ from .errors import QuantizeError
 from .insert import insert
 from .legalise import Quantised, Settler
 from .measure import output_sqnr
+from .precision import is_narrow
 from .runner import Runner
 
-RANKED_ON = 4  # samples: an order needs fewer than a scale
+RANKED_ON = 2  # samples: an order needs fewer than a scale
 
 
 def sensitivity(
@@ -31,13 +33,13 @@ def sensitivity(
     few = samples[:RANKED_ON]
     gated = insert(module, made.plan, made.settings, gated=True)
     runner = Runner(gated.module, threads=threads)
-    closed = {name: np.float32(0) for name in gated.gates.values()}
+    closed = {name: np.zeros((), np.float32) for name in gated.gates.values()}
     wanted = [runner.results({**closed, **s}) for s in few]
     ranked: dict[Value, float] = {}
     for number, value in enumerate(gated.gates):
         if value not in ranked:
             together = made.plan.group(value) if value in made.plan.joined else (value,)
-            opened = closed | {gated.gates[v]: np.float32(1) for v in together if v in gated.gates}
+            opened = closed | {gated.gates[v]: np.ones((), np.float32) for v in together if v in gated.gates}
             sqnr = output_sqnr(wanted, [runner.results({**opened, **s}) for s in few])
             ranked.update(dict.fromkeys(together, sqnr))
         if on_step is not None:
@@ -53,19 +55,19 @@ def raise_worst(
     samples: Sequence[Sample],
     on_step: OnStep | None = None,
     threads: int = 1,
-) -> tuple[Quantised, frozenset[Value]]:
-    """The quantised model in which the worst tensors have 16 bits: `rules.top` of them, or as few as reach `target`.
+) -> tuple[Quantised, frozenset[Value], tuple[str, ...]]:
+    """The quantised model in which the worst tensors have 16 bits, those tensors, and notes.
 
-    QuantizeError where the march has no 16 bits.
+    `rules.top` of them, or as few as let the outputs reach `rules.target`. QuantizeError where the march has no int16.
     """
     if not settler.wishes.has_int16:
         hint = "leave auto out, or compile for bayes or nash"
         raise error(QuantizeError, f"{module.march} has no int16 to raise tensors to", hint=hint)
     base = settler.attempt()
-    order = [v for v in sorted(ranked, key=lambda v: ranked[v]) if base.settings[v].bits == 8]
+    order = _candidates(base, settler, ranked)
     if rules.top is not None:
         raised = frozenset(order[: rules.top])
-        return settler.settle(raised), raised
+        return settler.settle(raised), raised, ()
     plain = Runner(module, threads=threads)
     wanted = [plain.results(s) for s in samples]
     target = 30.0 if rules.target is None else rules.target
@@ -74,10 +76,23 @@ def raise_worst(
     raised = frozenset(order[:count])
     made = settler.settle(raised)
     reached = search.sqnr(count)
-    if reached < target:
-        note = f"the outputs reach {reached:.1f} dB, not {target:g}, with all {count} tensors raised that help"
-        settler.wishes.notes[note] = None
-    return made, raised
+    note = f"the outputs reach {reached:.1f} dB, not {target:g}, with the {count} worst tensors raised; more don't help"
+    return made, raised, () if reached >= target else (note,)
+
+
+def _candidates(base: Quantised, settler: Settler, ranked: Mapping[Value, float]) -> list[Value]:
+    """What may have 16 bits and has 8, the worst first; of tensors that share a scale, the first stands for all."""
+    found: dict[Value, None] = {}
+    for value in sorted(ranked, key=lambda v: ranked[v]):
+        first = base.plan.joined.get(value)
+        if base.settings[value].bits != 8:
+            continue
+        if first is None:
+            if DType.I16 in settler.wishes.march.weights:
+                found[value] = None
+        elif not any(is_narrow(v) or v in settler.lowered for v in base.plan.group(first)):
+            found[first] = None
+    return list(found)
 
 
 class _Search:
@@ -99,7 +114,7 @@ class _Search:
     def sqnr(self, count: int) -> float:
         """With the first `count` raised."""
         if count not in self.known:
-            made = self.settler.settle(frozenset(self.order[:count]))
+            made = self.settler.attempt(frozenset(self.order[:count]))
             runner = Runner(made.inserted.module, threads=self.threads)
             self.known[count] = output_sqnr(self.wanted, [runner.results(s) for s in self.samples])
             if self.on_step is not None:

@@ -56,7 +56,8 @@ class Settler:
         for _ in range(ROUNDS):
             made = self.attempt(raised)
             refused = self._refused(made)
-            if not refused or not self._take_back(made, refused):
+            if not self._take_back(made, refused):
+                made.left = {node: self.left.get(node, why) for node, why in refused.items()}
                 return made
         return self.attempt(raised)
 
@@ -69,9 +70,10 @@ class Settler:
         missing = [v for v in made.activations if v not in self.chooser.statistics]
         if missing:
             self.chooser.statistics.update(self.collect(missing))
+        self.wishes.notes.clear()  # those of this attempt count
         settings = self.chooser.settings(made, bits_of(self.wishes, made, raised, self.lowered))
         inserted = insert(self.module, made, settings, corrections=self.corrections)
-        return Quantised(made, settings, inserted, export_model(inserted.module).to_bytes(), self.left)
+        return Quantised(made, settings, inserted, export_model(inserted.module).to_bytes(), dict(self.left))
 
     def _refused(self, made: Quantised) -> dict[str, str]:
         """The nodes that the compiler puts on the CPU, with its reasons."""
@@ -108,6 +110,4 @@ class Settler:
         return [v for v in (*read, *inside, *made_by(op, made)) if v in made.joined]
 
     def _is_integer(self, op: Op, made: Plan) -> bool:
-        if op in self.floats or isinstance(op, ops.Const) or len(op.results) != 1:
-            return False
-        return bool(self._touched(op, made))
+        return op in made.integer and op not in self.floats and bool(self._touched(op, made))

@@ -39,6 +39,7 @@ class Plan:
     `activations`: in running order. `weights`: constants of products, by the op that reads them. `joined`: for each
     activation the first one that it shares its scale with (itself, where it stands alone). `root`: for every value that
     carries somebody's integers, whose. `tail`: activations behind the last product: nothing multiplies them again.
+    `inside`: for each result of a function of one tensor, that tensor. `integer`: the ops that are to run on integers.
     """
 
     activations: tuple[Value, ...]
@@ -47,6 +48,7 @@ class Plan:
     root: dict[Value, Value]
     tail: frozenset[Value]
     inside: dict[Value, Value] = field(default_factory=dict)
+    integer: frozenset[Op] = frozenset()
 
     def group(self, value: Value) -> tuple[Value, ...]:
         """All that share the scale of `value`."""
@@ -80,7 +82,8 @@ class _Planner:
         weighted = (op for op in self.graph.ops if op in self.integer and isinstance(op, WEIGHTED))
         known: dict[Op, Value] = {op: op.weight for op in weighted}
         root = self._roots(activations)
-        return Plan(activations, known, self._joined(activations, root), root, self._tail(activations), self.leaf_of)
+        joined, tail = self._joined(activations, root), self._tail(activations)
+        return Plan(activations, known, joined, root, tail, self.leaf_of, frozenset(self.integer))
 
     def _visit(self, op: Op) -> None:
         if isinstance(op, ops.Const):
@@ -120,7 +123,9 @@ class _Planner:
         if op in self.clips:
             return []
         if op.out in self.leaf_of:
-            return [v for v in op.operands if v is not None and self.leaf_of.get(v) is not self.leaf_of[op.out]]
+            leaf = self.leaf_of[op.out]
+            computed = [v for v in op.operands if v is not None and not isinstance(v.op, ops.Const)]
+            return [v for v in computed if self.leaf_of.get(v) is not leaf]
         if isinstance(op, (*WEIGHTED, ops.BatchNorm, ops.Composite, ops.GridSample)):
             return [op.operands[0]]
         operands = op.operands[1:] if isinstance(op, ops.Where) else op.operands

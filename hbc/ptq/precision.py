@@ -114,7 +114,7 @@ def bits_of(made: Wishes, plan: Plan, raised: Collection[Value], lowered: Collec
         group = plan.group(first)
         said = [explicit[v] for v in group if v in explicit]
         wanted = max(said) if said else max(_default(made, plan, v, raised) for v in group)
-        if any(v in lowered for v in group) or any(_is_narrow(v) for v in group):
+        if any(v in lowered for v in group) or any(is_narrow(v) for v in group):
             if said and wanted == 16:
                 made.notes[f"tensor {first.name!r} is int8: an op that makes or reads it takes no int16"] = None
             wanted = 8
@@ -125,7 +125,8 @@ def bits_of(made: Wishes, plan: Plan, raised: Collection[Value], lowered: Collec
     return bits
 
 
-def _is_narrow(value: Value) -> bool:
+def is_narrow(value: Value) -> bool:
+    """True for a tensor that an op of 8 bits reads or makes."""
     read = any(isinstance(u, EIGHT_BITS) and u.operands[0] is value for u in value.users)
     return read or isinstance(value.op, EIGHT_BITS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hbc.files import write_atomically
 from hbc.verify.histogram import Histogram
 from hbc.verify.measure import CLOSE_SQNR, Distance, finite
 
-FLAGGED = CLOSE_SQNR  # dB of a tensor's own SQNR below which it is flagged: noise of 1/500 of its power
+FLAGGED = CLOSE_SQNR  # dB below which a tensor is flagged: noise of 1/500 of the signal's power
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class TensorLoss:
 
     @property
     def flagged(self) -> bool:
-        """True where rounding this tensor alone leaves an SQNR below 27 dB."""
-        return self.own.sqnr < FLAGGED
+        """True where rounding this tensor alone leaves itself, or the outputs, an SQNR below 27 dB."""
+        return min(self.own.sqnr, math.inf if self.output is None else self.output) < FLAGGED
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def quantize_model(
     calib: str | Path | Reader | Sequence[Mapping[str, npt.ArrayLike]],
     config: str | Path | Mapping[str, Any] | QuantizeConfig | None = None,
     preprocess: Preprocess | None = None,
-    rank: bool = False,
+    rank: bool = True,
     histograms: bool = False,
     threads: int = 1,
     on_step: OnStep | None = None,
@@ -49,7 +50,7 @@ def quantize_model(
 
     `calib`: samples (mappings by input name), a file or folder of them (`.npz`, `.npy`, images by `preprocess`), or
     what reads them once the inputs are known. `config`: a YAML or JSON file, or its keys. `rank`: measure what each
-    tensor alone does to the outputs. `histograms`: for the page.
+    tensor alone does to the outputs, in as many runs as there are tensors. `histograms`: for the page.
 
     Raises QuantizeError where there are no samples, they hold NaN, the model is quantised already or the configuration
     names what there isn't; InputMismatch where a sample doesn't fit; other HbcErrors where the model can't be taken in.
@@ -68,17 +69,20 @@ def quantize_model(
     require_tensors(wanted, made.plan)
     ranked: dict[Value, float] = {}
     raised: frozenset[Value] = frozenset()
+    more: tuple[str, ...] = ()
     if rank or rules.auto is not None:
         ranked = sensitivity(module, made, few, on_step, threads)
     if rules.auto is not None:
-        made, raised = raise_worst(module, settler, rules.auto, ranked, few, on_step, threads)
+        made, raised, more = raise_worst(module, settler, rules.auto, ranked, few, on_step, threads)
     fixed = corrections(module, made, few, on_step, threads) if rules.bias_correction else {}
     if fixed:
         settler.corrections = fixed
-        made = settler.attempt(raised)
+        made = replace(settler.attempt(raised), left=made.left)
     losses = measure_losses(module, made, few, on_step, histograms=histograms, threads=threads)
     where = str(source) if isinstance(source, str | Path) else module.metadata.get("source", "model")
-    return _result(where, module, made, losses, len(samples), len(few), ranked, raised, tuple(wanted.notes), len(fixed))
+    return _result(
+        where, module, made, losses, len(samples), len(few), ranked, raised, (*wanted.notes, *more), len(fixed)
+    )
 
 
 def _read(
@@ -128,7 +132,7 @@ def _result(
             own=own,
             total=total,
             output=ranked.get(value),
-            raised=value in raised and setting.bits == 16,
+            raised=made.plan.joined.get(value, value) in raised and setting.bits == 16,
         )
         rows.append(row)
         histogram = losses.histogram(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ from onnx import GraphProto, NodeProto, helper
 
 from hbc.diagnostics import EmitError, error
 from hbc.ir.core import Module, Op, Value
-from hbc.ir.ops import CALLS, BatchNorm, Const, Dequantize, Quantize
+from hbc.ir.ops import CALLS, BatchNorm, Const, Dequantize, Quantize, ResizeLinear
 from hbc.ir.types import DYNAMIC, DType, Quant
 
-from .emitter import Emitter, _ir_version, no_cpu_form
+from .emitter import EmitRule, Emitter, _ir_version, no_cpu_form
 from .export import _rules
 from .opsets import segment_opset, subgraphs
 
@@ -38,8 +38,8 @@ class ExportedModel:
 def export_model(module: Module, *, expose: Iterable[Value] = ()) -> ExportedModel:
     """`module` as ONNX, values `expose` as further outputs. Quantize and dequantize are QuantizeLinear and its inverse.
 
-    Opset 21, or the one that the module's calls are written in; int16 is com.microsoft's where that is older. EmitError
-    names the op that has no ONNX form.
+    Opset 19 (21 where there is int16), or the one that the module's calls are written in: int16 is com.microsoft's
+    where that is older. EmitError names the op that has no ONNX form.
     """
     graph = module.graph
     e = Emitter(_opsets(graph.ops))
@@ -47,7 +47,7 @@ def export_model(module: Module, *, expose: Iterable[Value] = ()) -> ExportedMod
     e.reserve(1 + max((int(n[1:]) for n in taken if n[:1] == "t" and n[1:].isdecimal()), default=-1))
     for arg in graph.args:
         e.names[arg] = str(arg.name)
-    rules = {**_rules(), Quantize: _quantize, Dequantize: _dequantize, BatchNorm: _batch_norm}
+    rules = {**_rules(), Quantize: _quantize, Dequantize: _dequantize, BatchNorm: _batch_norm, ResizeLinear: _resize}
     for op in graph.ops:
         if isinstance(op, Const):
             continue
@@ -70,7 +70,8 @@ def export_model(module: Module, *, expose: Iterable[Value] = ()) -> ExportedMod
 
 def _opsets(ops: Iterable[Op]) -> dict[str, int]:
     found = segment_opset(list(ops))
-    if not any(isinstance(op, CALLS) for op in ops):
+    wide = any(r.type.dtype is DType.I16 for op in ops for r in op.results)
+    if wide and not any(isinstance(op, CALLS) for op in ops):
         found[""] = NEWEST
     return {**found, MICROSOFT: found.get(MICROSOFT, 1)}
 
@@ -133,6 +134,28 @@ def _batch_norm(e: Emitter, op: BatchNorm) -> str:
     return e.clip(e.node("BatchNormalization", *operands, epsilon=0.0), *op.clip)
 
 
+def _resize(e: Emitter, op: ResizeLinear) -> str:
+    """A Resize of the coordinate mode that these positions are; spelt out where they are none's."""
+    before, after = op.x.type.shape[2:], op.size
+    lines = op.rows, op.columns
+    moved = [i for i in range(2) if (before[i], lines[i]) != (after[i], (0.0, 1.0))]
+    for mode, line in _LINES.items():
+        if all(np.allclose(line(before[i], after[i]), lines[i], rtol=1e-6, atol=1e-6) for i in moved):
+            sizes = e.ints((*op.x.type.shape[:2], *after))
+            attributes = {"mode": "linear", "coordinate_transformation_mode": mode}
+            return e.node("Resize", e.tensor(op.x), "", "", sizes, **attributes)
+    rule: EmitRule[ResizeLinear] = _rules()[ResizeLinear]
+    return str(rule(e, op))
+
+
+# First position and step of an axis of n elements that becomes m, by coordinate mode (onnx_ops/resize.py).
+_LINES: dict[str, Callable[[int, int], tuple[float, float]]] = {
+    "half_pixel": lambda n, m: (0.5 * n / m - 0.5, n / m),
+    "align_corners": lambda n, m: (0.0, (n - 1) / max(m - 1, 1)),
+    "asymmetric": lambda n, m: (0.0, n / m),
+}
+
+
 def _quantize(e: Emitter, op: Quantize) -> str:
     t = op.out.type
     if t.quant is None or op.narrow:
@@ -147,14 +170,22 @@ def _dequantize(e: Emitter, op: Dequantize) -> str:
 
 
 def _linear(e: Emitter, op_type: str, x: str, quant: Quant, dtype: DType) -> str:
-    """One scale as a scalar, several along their axis; the zero point is always stated, as it states the dtype."""
-    axis = quant.axis
+    """One scale as a scalar, several along their axis; the zero point is 0.
+
+    Before opset 21 the zero point states the dtype. From then on `output_dtype` does: ONNX Runtime 1.32 refuses what
+    its own optimiser makes of an int8 zero point there ("output_dtype INT8 does not match y_zero_point type UINT8").
+    """
+    axis, stated = quant.axis, e.opset < NEWEST
     scale, zero = np.asarray(quant.scale, np.float32), np.asarray(quant.zero_point, dtype.numpy)
     if axis is None:
         scale, zero = scale.reshape(()), zero.reshape(())
     attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
+    names = [x, e.const(scale)]
+    if stated or zero.any():
+        names.append(e.const(zero))
+    elif op_type == "QuantizeLinear":
+        attributes["output_dtype"] = helper.np_dtype_to_tensor_dtype(dtype.numpy)
+    domain = MICROSOFT if dtype.size == 2 and stated else ""
     out = e.fresh()
-    domain = MICROSOFT if dtype.size == 2 and e.opset < NEWEST else ""
-    names = [x, e.const(scale), e.const(zero)]
     e.nodes.append(helper.make_node(op_type, names, [out], name=e.node_name(), domain=domain, **attributes))
     return out
