@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 
 from hbc.backend.cpu.export_model import export_model
-from hbc.backend.cpu.probe import make_session
+from hbc.backend.cpu.probe import ProbeError, make_session
 from hbc.calibration.grid import Array
+from hbc.diagnostics import error
 from hbc.ir.core import Module, Value
 from hbc.words import printable
+
+from .errors import QuantizeError
+from .read_config import EXTRA
+
+HINT = "calibration runs the float model in ONNX Runtime: check that it runs there, with one of your samples"
 
 BUDGET = 1 << 28  # bytes of inner tensors that one run hands out
 
@@ -21,7 +27,7 @@ class Runner:
     """A module as a session with `exposed` values as further outputs.
 
     `optimised`: with ONNX Runtime's optimiser, which may move the last bits; without it every node is one kernel.
-    Raises ProbeError where ONNX Runtime isn't installed or doesn't take the model, EmitError where an op has no form.
+    Raises QuantizeError where ONNX Runtime isn't installed or doesn't run the model, EmitError where an op has no form.
     """
 
     def __init__(
@@ -31,8 +37,14 @@ class Runner:
         made = export_model(module, expose=self.exposed)
         self.names = {v: made.names[v] for v in self.exposed}
         self.outputs = [o.name for o in module.graph.outputs]
-        where = Path(printable(module.metadata.get("source", "the model")))
-        self.session = make_session(where, made.to_bytes(), optimised=optimised, threads=threads)
+        self.where = Path(printable(module.metadata.get("source", "the model")))
+        try:
+            self.session = make_session(self.where, made.to_bytes(), optimised=optimised, threads=threads)
+        except ProbeError as err:
+            d = err.diagnostic
+            if isinstance(err.__cause__, ImportError):
+                raise error(QuantizeError, d.title, why="calibration runs the float model in it", hint=EXTRA) from err
+            raise error(QuantizeError, d.title, where=str(self.where), why=d.why, hint=HINT) from err
 
     def run(self, sample: Mapping[str, Array], values: Sequence[Value]) -> dict[Value, Array]:
         """These exposed values for one sample."""
@@ -45,7 +57,14 @@ class Runner:
         return {n: a for n, a in zip(self.outputs, found, strict=True) if isinstance(a, np.ndarray)}
 
     def _run(self, names: Sequence[str], sample: Mapping[str, Array]) -> list[Any]:
-        return list(self.session.run(list(names), dict(sample))) if names else []
+        if not names:
+            return []
+        try:
+            return list(self.session.run(list(names), dict(sample)))
+        except Exception as err:  # ONNX Runtime raises classes of its own, without a common base
+            why = " ".join(str(err).split())[:400]
+            title = "ONNX Runtime could not run the model on a sample"
+            raise error(QuantizeError, title, where=str(self.where), why=why, hint=HINT) from err
 
 
 def in_pieces(values: Sequence[Value], budget: int = BUDGET) -> Iterator[list[Value]]:
