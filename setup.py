@@ -12,6 +12,7 @@ RUNTIME_PACKAGES = ["hbc_runtime", *(f"hbc_runtime.{name}" for name in find_pack
 TORCH = ["torch>=2.4"]
 CPU = ["onnxruntime>=1.20"]
 IMAGES = ["pillow>=10", "pydantic>=2", "pyyaml>=6"]
+QUANTIZE = [*CPU, *IMAGES]
 BENCH = [*CPU, "matplotlib>=3.8", "openvino>=2025.0"]
 DEV = [
     *CPU,
@@ -62,7 +63,7 @@ setup(
         "onnx>=1.18",  # the first that knows opset 23
         "rich>=13",
     ],
-    extras_require={"bench": BENCH, "cpu": CPU, "dev": DEV, "images": IMAGES, "torch": TORCH},
+    extras_require={"bench": BENCH, "cpu": CPU, "dev": DEV, "images": IMAGES, "quantize": QUANTIZE, "torch": TORCH},
     entry_points={"console_scripts": ["hbc = hbc.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -8,7 +8,7 @@ Importing this package loads neither onnx nor llvmlite nor torch: names are reso
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .diagnostics import (
     EmitError,
@@ -21,8 +21,10 @@ from .diagnostics import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
     from onnx import ModelProto
 
     from hbc_runtime.version import __version__
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .driver import Compiled
     from .ir.core import Module
     from .options import CompileOptions
+    from .ptq import QuantizeError, QuantizeResult
     from .report import Report
 
 __all__ = [
@@ -41,16 +44,21 @@ __all__ = [
     "OptionError",
     "ParseError",
     "PassError",
+    "QuantizeError",
+    "QuantizeResult",
     "Report",
     "VerifyError",
     "__version__",
     "compile",
     "parse",
+    "quantize",
 ]
 
 _LAZY = {
     "CompileOptions": "hbc.options",
     "Compiled": "hbc.driver",
+    "QuantizeError": "hbc.ptq",
+    "QuantizeResult": "hbc.ptq",
     "Report": "hbc.report",
     "__version__": "hbc_runtime.version",
 }
@@ -72,6 +80,33 @@ def compile(  # noqa: A001 - the name that the API promises
     from .options import CompileOptions
 
     return compile_model(source, CompileOptions.of(march=march, arith=arith, **options))
+
+
+def quantize(
+    source: str | Path | bytes | ModelProto,
+    calib: str | Path | Sequence[Mapping[str, npt.ArrayLike]],
+    march: str = "nash",
+    *,
+    config: str | Path | Mapping[str, object] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    **options: Any,
+) -> QuantizeResult:
+    """Quantise a float model (a path, the bytes of a file, or a ModelProto) by calibration; `compile` takes the result.
+
+    `calib`: samples, each a mapping from input names to arrays, or a file or folder of them. `config`: a `.yaml` or
+    `.json` file, or its keys as a mapping (docs/quantize.md). `shapes`: of inputs that the model leaves open.
+    `options`: `preprocess`, `rank`, `histograms`, `threads`, `on_step`, as `hbc.ptq.run.quantize_model` has them.
+
+        hbc.compile(hbc.quantize("float.onnx", samples).data).save("model.hbm")
+
+    Raises QuantizeError, or another HbcError, where the model, the samples or the configuration cannot be taken.
+    """
+    from .options import CompileOptions
+    from .ptq.run import quantize_model
+
+    return quantize_model(
+        source, CompileOptions.of(march=march, shapes=shapes or {}), calib=calib, config=config, **options
+    )
 
 
 def parse(text: str) -> Module:
