@@ -83,7 +83,7 @@ def test_names_come_from_a_mapping() -> None:
     assert examples_of(()) == ()
 
 
-@pytest.mark.parametrize("given_", [3, [object()], [(1, "a")], [1.5]], ids=repr)
+@pytest.mark.parametrize("given_", [3, [object()], [(1, "a")], [1.5]], ids=str.split("number object text float"))
 def test_anything_else_is_refused(given_: object) -> None:
     with pytest.raises(OptionError):
         examples_of(given_)
