@@ -10,8 +10,10 @@ HERE = Path(__file__).parent
 RUNTIME_PACKAGES = ["hbc_runtime", *(f"hbc_runtime.{name}" for name in find_packages("runtime"))]
 
 TORCH = ["torch>=2.4"]
+DEV_TORCH = ["torch==2.13.0"]  # what the tests of PyTorch models run with
 CPU = ["onnxruntime>=1.20"]
 IMAGES = ["pillow>=10", "pydantic>=2", "pyyaml>=6"]
+QUANTIZE = [*CPU, *IMAGES]
 BENCH = [*CPU, "matplotlib>=3.8", "openvino>=2025.0"]
 DEV = [
     *CPU,
@@ -62,7 +64,15 @@ setup(
         "onnx>=1.18",  # the first that knows opset 23
         "rich>=13",
     ],
-    extras_require={"bench": BENCH, "cpu": CPU, "dev": DEV, "images": IMAGES, "torch": TORCH},
+    extras_require={
+        "bench": BENCH,
+        "cpu": CPU,
+        "dev": DEV,
+        "dev-torch": DEV_TORCH,
+        "images": IMAGES,
+        "quantize": QUANTIZE,
+        "torch": TORCH,
+    },
     entry_points={"console_scripts": ["hbc = hbc.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -1,4 +1,4 @@
-"""hbc compiles quantised ONNX models for the Horizon BPU into `.hbm` programs; `hbc_runtime` executes them bit for bit.
+"""hbc compiles quantised ONNX and PyTorch models for the Horizon BPU; `hbc_runtime` executes them bit for bit.
 
     import hbc
     hbc.compile("model.onnx", march="nash").save("model.hbm")
@@ -8,7 +8,7 @@ Importing this package loads neither onnx nor llvmlite nor torch: names are reso
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .diagnostics import (
     EmitError,
@@ -21,8 +21,10 @@ from .diagnostics import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
     from onnx import ModelProto
 
     from hbc_runtime.version import __version__
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .driver import Compiled
     from .ir.core import Module
     from .options import CompileOptions
+    from .ptq import QuantizeError, QuantizeResult
     from .report import Report
 
 __all__ = [
@@ -41,34 +44,69 @@ __all__ = [
     "OptionError",
     "ParseError",
     "PassError",
+    "QuantizeError",
+    "QuantizeResult",
     "Report",
     "VerifyError",
     "__version__",
     "compile",
     "parse",
+    "quantize",
 ]
 
 _LAZY = {
     "CompileOptions": "hbc.options",
     "Compiled": "hbc.driver",
+    "QuantizeError": "hbc.ptq",
+    "QuantizeResult": "hbc.ptq",
     "Report": "hbc.report",
     "__version__": "hbc_runtime.version",
 }
 
 
 def compile(  # noqa: A001 - the name that the API promises
-    source: str | Path | bytes | ModelProto, march: str = "nash", arith: str = "bpu", **options: object
+    source: str | Path | bytes | ModelProto | object, march: str = "nash", arith: str = "bpu", **options: object
 ) -> Compiled:
-    """Compile a model: a path, the bytes of a file, or an `onnx.ModelProto`.
+    """Compile a model: a path, the bytes of a file, an `onnx.ModelProto`, or PyTorch's ScriptModule or ExportedProgram.
+
+    hbc.compile("model.pt", march="nash", example=[(1, 3, 288, 832)])
 
     `march`: bernoulli2, bayes, bayes-e, nash-e, nash-m, nash-p, or nash for nash-e. `arith`: `bpu` for the chip's
     arithmetic, `onnx` for ONNX's. `options`: the other fields of `CompileOptions` (`shapes`, `strict`, `cpu_fallback`,
-    `name`, `aot`). Raises HbcError, in one of its kinds, where the model or an option cannot be taken.
+    `name`, `aot`, `example`, `output_names`). Raises HbcError, in one of its kinds, where the model or an option
+    cannot be taken.
     """
     from .driver import compile_model
     from .options import CompileOptions
 
     return compile_model(source, CompileOptions.of(march=march, arith=arith, **options))
+
+
+def quantize(
+    source: str | Path | bytes | ModelProto,
+    calib: str | Path | Sequence[Mapping[str, npt.ArrayLike]],
+    march: str = "nash",
+    *,
+    config: str | Path | Mapping[str, object] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    **options: Any,
+) -> QuantizeResult:
+    """Quantise a float model (a path, the bytes of a file, or a ModelProto) by calibration; `compile` takes the result.
+
+    `calib`: samples, each a mapping from input names to arrays, or a file or folder of them. `config`: a `.yaml` or
+    `.json` file, or its keys as a mapping (docs/quantize.md). `shapes`: of inputs that the model leaves open.
+    `options`: `preprocess`, `rank`, `histograms`, `threads`, `on_step`, as `hbc.ptq.run.quantize_model` has them.
+
+        hbc.compile(hbc.quantize("float.onnx", samples).data).save("model.hbm")
+
+    Raises QuantizeError, or another HbcError, where the model, the samples or the configuration cannot be taken.
+    """
+    from .options import CompileOptions
+    from .ptq.run import quantize_model
+
+    return quantize_model(
+        source, CompileOptions.of(march=march, shapes=shapes or {}), calib=calib, config=config, **options
+    )
 
 
 def parse(text: str) -> Module:

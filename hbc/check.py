@@ -1,4 +1,4 @@
-"""A program against ONNX Runtime: output by output, and inside, tensor by tensor, to name where they part most."""
+"""A program against the framework of its model: output by output, then inside, to name where they part most."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from hbc_runtime.program import Model, Program, Tensor, TensorInfo
 from hbc_runtime.types import DType, holds
 
 from .analysis import behind_moves
-from .backend.cpu.probe import Probe, inner_tensors
+from .options import CompileOptions
 from .opwise import OpResult
 from .samples import Sample
 from .verify.measure import Distance, finite, measure, worst
 from .verify.program_stage import makers as makers_of
+from .verify.references import Reference, reference_of
 from .verify.stage import StageError, require_same_model
 from .verify.stored import as_stored, to_reals
 from .words import shape_text
@@ -74,7 +75,8 @@ class CheckResult:
     tolerance: float
     outputs: tuple[OutputResult, ...]
     tensors: tuple[TensorResult, ...]
-    ops: tuple[OpResult, ...] = ()  # each fed ONNX Runtime's own integers, on the first sample
+    ops: tuple[OpResult, ...] = ()  # each fed the reference's own integers, on the first sample
+    reference: str = "ONNX Runtime"
 
     @property
     def ops_passed(self) -> bool:
@@ -111,21 +113,23 @@ def check_program(
     tolerance: float = TOLERANCE,
     threads: int = 1,
     look_inside: bool = True,
+    options: CompileOptions | None = None,
 ) -> CheckResult:
-    """Run `program` and ONNX Runtime on `samples` and compare.
+    """Run `program` and the model's own framework, ONNX Runtime or PyTorch, on `samples` and compare.
 
-    An output passes where in every sample its cosine to ONNX Runtime's unoptimised run is at least `tolerance`, or at
-    least that of ONNX Runtime's own optimised run. Raises StageError where the program isn't of that model, ProbeError,
+    An output passes where in every sample its cosine to PyTorch, or to ONNX Runtime's unoptimised run, is at least
+    `tolerance`, or at least that of ONNX Runtime's own optimised run. `options` give the examples that a PyTorch model
+    needs. Raises StageError where the program isn't of that model, ProbeError,
     HbmError.
     """
-    plain, optimised = (Probe(model, optimised=o, threads=threads) for o in (False, True))
-    require_same_model(program.models[0], plain.outputs, model)
+    theirs = reference_of(model, options or CompileOptions(), threads)
+    require_same_model(program.models[0], theirs.outputs, model)
     with Session(program, threads=threads) as session:
-        runs = [(session.run(s), plain.run(s), optimised.run(s)) for s in samples]
+        runs = [(session.run(s), theirs.run(s), theirs.optimised(s)) for s in samples]
         model_ = session.model
     outputs = tuple(_output(model_, info, runs, tolerance) for info in model_.outputs)
-    tensors = _inner(program, model, samples[0], threads) if look_inside else ()
-    return CheckResult(len(samples), tolerance, outputs, tensors)
+    tensors = _inner(program, theirs, samples[0]) if look_inside else ()
+    return CheckResult(len(samples), tolerance, outputs, tensors, reference=theirs.name)
 
 
 def difference(got: Array, want: Array, *, quantum: float | None = None) -> Difference:
@@ -155,7 +159,7 @@ def _iou(a: Array, b: Array) -> float | None:
 
 # ---- outputs
 
-Run = tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, Array]]  # ours, ONNX Runtime's plain and optimised
+Run = tuple[Mapping[str, Array], Mapping[str, Array], "Mapping[str, Array] | None"]  # ours, plain and optimised theirs
 
 
 def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: float) -> OutputResult:
@@ -164,13 +168,15 @@ def _output(model: Model, info: TensorInfo, runs: Iterable[Run], tolerance: floa
     for ours, plain, optimised in runs:
         want = plain[info.name]
         if not holds(info.shape, DType.of(want.dtype), want):
-            why = f"the program gives {shape_text(info.shape)}, ONNX Runtime {shape_text(want.shape)}"
+            why = f"the program gives {shape_text(info.shape)}, the model {shape_text(want.shape)}"
             raise error(StageError, f"output {info.name!r} has two shapes", why=why, hint="--shape, as at compilation")
         row = _sized_difference(ours[info.name], want, quantum)
-        own = _sized_difference(optimised[info.name], want, None).cosine
-        passed &= row.cosine >= min(tolerance, own)
+        least = tolerance
+        if optimised is not None:
+            theirs.append(_sized_difference(optimised[info.name], want, None).cosine)
+            least = min(tolerance, theirs[-1])
+        passed &= row.cosine >= least
         rows.append(row)
-        theirs.append(own)
     return OutputResult(info.name, _worst(rows), min(theirs, default=None), passed)
 
 
@@ -200,14 +206,14 @@ def _quantum(model: Model, info: TensorInfo) -> float | None:
 # ---- inside
 
 
-def _inner(program: Program, model: Path, sample: Sample, threads: int) -> tuple[TensorResult, ...]:
+def _inner(program: Program, reference: Reference, sample: Sample) -> tuple[TensorResult, ...]:
     """The tensors that both sides know by name, on one sample, in running order."""
     with Session(program, engine="reference") as session:
         ours = session.intermediates(sample)
         tensors = session.model.tensors
         makers = {index: (nodes, op) for index, nodes, op in makers_of(session.model)}
-    shared = set(ours) & set(inner_tensors(model))
-    theirs = Probe(model, optimised=False, threads=threads, expose=sorted(shared)).run(sample)
+    shared = set(ours) & set(reference.inner)
+    theirs = reference.inside(sample, sorted(shared))
     results = []
     for index, (nodes, op) in makers.items():
         name = tensors[index].name

@@ -70,9 +70,9 @@ class Compiled:
 
 
 def compile_model(
-    source: str | Path | bytes | ModelProto, options: CompileOptions, *, on_event: OnEvent | None = None
+    source: str | Path | bytes | ModelProto | object, options: CompileOptions, *, on_event: OnEvent | None = None
 ) -> Compiled:
-    """Compile `source` (a path, a file's bytes, or a ModelProto). Raises HbcError where it cannot be compiled."""
+    """Compile `source`: a path, a file's bytes, or a model in memory. Raises HbcError where it cannot be compiled."""
     target = Target(options.march, options.arith)
     lowered = _lowered(source, options, target, None, on_event)
     with _stage("emit", 0, on_event):
@@ -86,7 +86,7 @@ def compile_model(
 
 
 def lower_model(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     options: CompileOptions,
     *,
     stop_after: str | None = None,
@@ -110,17 +110,21 @@ class _Lowered:
 
 
 def _lowered(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     options: CompileOptions,
     target: Target,
     stop_after: str | None,
     on_event: OnEvent | None,
 ) -> _Lowered:
     with _stage("load", 0, on_event):
-        module = frontend.load(source, options.shape_map)
+        module = frontend.load(source, options.shape_map, options.example, options.output_names)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
     module.metadata.update({f"option.shape.{name}": shape_text(dims) for name, dims in options.shape_map.items()})
+    if options.example:
+        module.metadata["option.example"] = " ".join(map(str, options.example))
+    if options.output_names:
+        module.metadata["option.output-names"] = ",".join(options.output_names)
     nodes = source_nodes(module)
     read = placed = constant_operands(module)
     manager = PassManager(target, on_event=on_event)

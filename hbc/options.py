@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from hbc.diagnostics import BadShape, OptionError, UnknownName, error, nearest
+from hbc.example import examples_of
 from hbc.ir.semantics import ARITHS, MARCHES
 
 MARCH_ALIASES = {"nash": "nash-e"}
@@ -22,6 +24,9 @@ class CompileOptions:
     in the `.hbm`; by default the file's. `aot`: put machine code for this machine's CPU into the program, which runs
     where a session is told to trust it.
 
+    `example`: of a PyTorch model, whose file tells no sizes: a shape per input, `(1, 3, 224, 224)` or `"ids=1x16:i64"`,
+    or an array of that shape and dtype; a mapping by input name is taken too. `output_names`: what to call its outputs.
+
     Raises OptionError naming the option, the value and the nearest thing that would do.
     """
 
@@ -32,11 +37,15 @@ class CompileOptions:
     cpu_fallback: bool = True
     name: str | None = None
     aot: bool = False
+    example: Any = ()
+    output_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "march", march_named(self.march))
         object.__setattr__(self, "arith", pick("arithmetic", self.arith, ARITHS))
         object.__setattr__(self, "shapes", _checked_shapes(self.shapes))
+        object.__setattr__(self, "example", examples_of(self.example))
+        object.__setattr__(self, "output_names", _checked_names(self.output_names))
         _require_bool("strict", self.strict)
         _require_bool("cpu_fallback", self.cpu_fallback)
         _require_bool("aot", self.aot)
@@ -124,6 +133,17 @@ def _is_text(name: object) -> bool:
 def _require_bool(option: str, value: object) -> None:
     if not isinstance(value, bool):
         raise error(OptionError, f"{option} is {value!r}", hint="give True or False")
+
+
+def _checked_names(names: object) -> tuple[str, ...]:
+    found = (
+        tuple(names.split(",")) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (names,)
+    )
+    wrong = [name for name in found if not _is_text(name)]
+    if wrong or len(set(found)) < len(found):
+        what = f"output_names is {names!r}"
+        raise error(OptionError, what, hint="give a list of distinct names, none of them empty")
+    return tuple(str(name).strip() for name in found)
 
 
 def _text(dims: tuple[int, ...]) -> str:

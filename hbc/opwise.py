@@ -1,4 +1,4 @@
-"""Op by op: every quantised op fed ONNX Runtime's own integers, so that no error is inherited from the ops before it.
+"""Op by op: every quantised op fed ONNX Runtime's or PyTorch's own integers, so that no error is inherited.
 
 End to end, one rounding that falls the other way can grow layer by layer in a deep net, whichever arithmetic is used.
 What an arithmetic does to one op is seen here: at most 1 quantum (docs/numerics.md, "What is promised").
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hbc.backend.bpu.target import Target
-from hbc.backend.cpu.probe import Probe, inner_tensors
 from hbc.driver import lower_model
 from hbc.ir import fixed_point, ops
 from hbc.ir.core import Module, Op, Value
@@ -24,6 +23,7 @@ from hbc.ir.ops.quant import FLIPPED, flip_array
 from hbc.ir.types import DType
 from hbc.options import CompileOptions
 from hbc.verify.ir_stage import ir_stage
+from hbc.verify.references import reference_of
 from hbc.verify.stage import Place
 
 Array = npt.NDArray[Any]
@@ -48,9 +48,9 @@ def check_ops(
 ) -> tuple[OpResult, ...]:
     """Compile `model` up to its quantised form and compare each op on one sample. Raises HbcError, ProbeError."""
     module = lower_model(model, options, stop_after="quantize")
-    known = set(inner_tensors(model))
-    expose = [n for n in quantised_tensors(module) if n in known]
-    theirs = Probe(model, optimised=False, threads=threads, expose=expose).run(sample)
+    reference = reference_of(model, options, threads)
+    known = set(reference.inner)
+    theirs = reference.inside(sample, [n for n in quantised_tensors(module) if n in known])
     return tuple(compare_ops(module, sample, theirs))
 
 

@@ -37,7 +37,7 @@ LINKED = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *ROOT.glob("examples/*/*.md"),
 ]
-FILES = (".onnx", ".hbm", ".hbir", ".npz", ".npy")
+FILES = (".onnx", ".hbm", ".hbir", ".npz", ".npy", ".pt", ".pt2")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"(?:#|//) ([\w./-]+/[\w.-]+)\n")
 

@@ -35,6 +35,7 @@ DEBUG_NOTE = "HBC_DEBUG=1 shows the traceback"
 
 # One line per verb here, so that `hbc --help` need not load what the verbs load.
 VERBS = {
+    "quantize": "Quantise a float ONNX model by calibration, for `hbc compile`.",
     "compile": "Compile an ONNX model into a .hbm program.",
     "run": "Run a .hbm program on arrays.",
     "check": "Compile and run a model, and compare with ONNX Runtime.",

@@ -27,6 +27,7 @@ from .params import PATH, SETTINGS, json_flag, model_options, screen, threads_op
 from .render import table
 from .stages import stage_lines
 
+OWN = "ORT's own"
 SHOWN = 10  # inner tensors shown with --tensors, the farthest first
 
 
@@ -40,14 +41,14 @@ SHOWN = 10  # inner tensors shown with --tensors, the farthest first
     type=click.FloatRange(-1, 1),
     default=TOLERANCE,
     show_default=True,
-    help="The least cosine to ONNX Runtime's unoptimised run.",
+    help="The least cosine to ONNX Runtime's unoptimised run, or to PyTorch.",
 )
 @click.option(
     "--by",
     type=click.Choice(["output", "op"]),
     default="output",
     show_default=True,
-    help="What the verdict is about: the outputs, or every op fed ONNX Runtime's own integers (at most 1 quantum).",
+    help="What the verdict is about: the outputs, or every op fed the framework's own integers (at most 1 quantum).",
 )
 @threads_option
 @click.option("--tensors", is_flag=True, help=f"Show the {SHOWN} inner tensors that are farthest off.")
@@ -69,11 +70,11 @@ def command(
     no_tensors: bool,
     as_json: bool,
 ) -> int:
-    """Compile MODEL, run it, and compare with ONNX Runtime.
+    """Compile MODEL, run it, and compare with ONNX Runtime, or a PyTorch model with PyTorch.
 
     An output passes where its cosine to ONNX Runtime's unoptimised run is at least the tolerance, or at least that of
     ONNX Runtime's own optimised run. Exit status 3 where one doesn't. A deep net can amplify single roundings until its
-    outputs differ: --by op judges every op on ONNX Runtime's own integers instead.
+    outputs differ: --by op judges every op on the framework's own integers instead.
 
     \b
     hbc check model.onnx --march nash
@@ -90,10 +91,12 @@ def command(
     program = load(hbm) if hbm is not None else _compiled(out, model, options)
     main = program.models[0]
     drawn = read(main.inputs)[:samples] if read else random_samples(main, samples or 2, seed)
-    with out.working(f"comparing {plural(len(drawn), 'sample')} with ONNX Runtime"):
-        result = check_program(program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors)
+    same = as_compiled(options, program)
+    with out.working(f"comparing {plural(len(drawn), 'sample')} with the model's own framework"):
+        result = check_program(
+            program, model, drawn, tolerance=tolerance, threads=threads, look_inside=not no_tensors, options=same
+        )
     if not no_tensors:
-        same = as_compiled(options, program)
         with out.working("comparing op by op"):
             result = dataclasses.replace(result, ops=check_ops(model, same, drawn[0], threads))
     passed = result.passed if by == "output" else result.ops_passed
@@ -119,12 +122,14 @@ def _show(out: Screen, result: CheckResult, tensors: bool, by: str) -> None:
         made = f", made by {', '.join(repr(n) for n in worst.nodes)}" if worst.nodes else ""
         out.result(f"farthest tensor: {worst.name!r} ({worst.op}{made}): {_words(worst.difference)}")
     if result.worst_op is not None:
-        out.result(f"op by op, on ONNX Runtime's own integers: {_op_words(result, result.worst_op)}")
+        out.result(f"op by op, on {result.reference}'s own integers: {_op_words(result, result.worst_op)}")
     passed = result.passed if by == "output" else result.ops_passed
     verdict, style = ("passed", "bold green") if passed else ("DIFFERENT", "bold red")
-    how = f"cosine at least {result.tolerance:g}, or no farther than ONNX Runtime's optimiser moves it"
+    how = f"cosine at least {result.tolerance:g}"
+    if result.reference == "ONNX Runtime":
+        how += ", or no farther than ONNX Runtime's optimiser moves it"
     if by == "op":
-        how = "every op within 1 quantum of ONNX Runtime on the same integers"
+        how = f"every op within 1 quantum of {result.reference} on the same integers"
     out.result(Text(f"{verdict}: {plural(result.samples, 'sample')}, {how}", style=style))
     if by == "output" and not passed and result.ops and result.ops_passed:
         out.result("no op is at fault: the net amplifies single roundings; see --by op, --arith onnx and --tolerance")
@@ -140,8 +145,11 @@ def _op_words(result: CheckResult, worst: OpResult) -> str:
 
 
 def _outputs(result: CheckResult) -> Table:
-    columns = ("output", "equal", "max diff", "in quanta", "cosine", "ORT's own", "argmax/IoU", "verdict")
-    return table(columns, (_output_cells(o) for o in result.outputs), right=columns[1:7])
+    columns = ["output", "equal", "max diff", "in quanta", "cosine", OWN, "argmax/IoU", "verdict"]
+    rows = [dict(zip(columns, _output_cells(o), strict=True)) for o in result.outputs]
+    if result.reference != "ONNX Runtime":  # nobody else has an optimiser to compare with
+        columns.remove(OWN)
+    return table(columns, ([row[c] for c in columns] for row in rows), right=columns[1:-1])
 
 
 def _output_cells(o: OutputResult) -> tuple[object, ...]:

@@ -51,12 +51,13 @@ def command(
     locs: bool,
     as_json: bool,
 ) -> None:
-    """Compile MODEL (.onnx) into a .hbm program.
+    """Compile MODEL (.onnx, .pt, .pt2) into a .hbm program.
 
     \b
     hbc compile model.onnx                            model.hbm, for nash-e
     hbc compile model.onnx --march bayes-e --explain  and where each node runs
     hbc compile model.onnx --emit hbir --stop-after quantize
+    hbc compile model.pt --example 1x3x288x832        TorchScript, which tells no sizes
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if emit == "hbir":
         if explain or as_json or aot or report_file is not None:

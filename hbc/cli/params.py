@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hbc.example import parse_example
 from hbc.options import CompileOptions, parse_shape
 from hbc_runtime.session import MAX_THREADS
 
@@ -21,6 +22,8 @@ PATH = click.Path(path_type=Path, readable=False)
 STDOUT = Path("-")
 ARITH_HELP = "bpu: the chip's arithmetic; onnx: ONNX's.  [default: bpu]"
 SHAPE_HELP = "Shape of an input that the model leaves open; repeatable."
+EXAMPLE_HELP = "Shape of an input of a PyTorch model; one per input, by order or name; :i64 for a dtype."
+OUTPUTS_HELP = "Names for the outputs of a PyTorch model, in order, between commas."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -77,10 +80,15 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         strict: bool,
         no_cpu_fallback: bool,
         name: str | None,
+        examples: tuple[str, ...],
+        output_names: str | None,
         **rest: Any,
     ) -> Any:
         bound = tuple(parse_shape(s) for s in shapes)
-        options = CompileOptions(march, arith, bound, strict, not no_cpu_fallback, name)
+        options = CompileOptions(
+            march, arith, bound, strict, not no_cpu_fallback, name,
+            example=tuple(map(parse_example, examples)), output_names=output_names or (),
+        )  # fmt: skip
         return function(*args, options=options, **rest)
 
     made: Callable[..., Any] = verb
@@ -88,6 +96,8 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         march_option,
         click.option("--arith", default="bpu", metavar="A", help=ARITH_HELP),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP),
+        click.option("--example", "examples", multiple=True, metavar="[NAME=]1x3x224x224", help=EXAMPLE_HELP),
+        click.option("--output-names", default=None, metavar="A,B", help=OUTPUTS_HELP),
         click.option("--strict", is_flag=True, help="Refuse what a real BPU would refuse: tensors with a zero point."),
         click.option("--no-cpu-fallback", is_flag=True, help="Refuse a model of which a part would run on the CPU."),
         click.option("--name", default=None, help="The model's name in the .hbm.  [default: the file's]"),

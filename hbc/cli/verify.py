@@ -30,7 +30,7 @@ from .verify_table import show
 
 @click.command(context_settings=SETTINGS)
 @click.argument("model", type=PATH)
-@click.option("--from", "source", default="ort", metavar="STAGE", help="The reference.  [default: ort]")
+@click.option("--from", "source", default=None, metavar="STAGE", help="The reference.  [default: ort, or torch]")
 @click.option("--to", default="jit", metavar="STAGE", help="What is judged.  [default: jit]")
 @model_options
 @click.option("--hbm", type=PATH, help="Verify this program instead of compiling MODEL.")
@@ -57,7 +57,7 @@ from .verify_table import show
 @verbosity
 def command(
     model: Path,
-    source: str,
+    source: str | None,
     to: str,
     options: CompileOptions,
     hbm: Path | None,
@@ -77,7 +77,8 @@ def command(
 ) -> int:
     """Compare two stages of MODEL tensor by tensor, and show where an error starts.
 
-    Stages: float, ort, ort-optimized, ir:STAGE, ir:STAGE/PASS, reference, jit. Each op is also run on the reference's
+    Stages: float, ort, ort-optimized, ir:STAGE, ir:STAGE/PASS, reference, jit; of a PyTorch model torch in place of
+    ort. Each op is also run on the reference's
     own operands, so that an error is told from one that is only inherited. Exit status 3 where the judged stage is
     outside the tolerance.
 

@@ -30,7 +30,17 @@ from .codes_compile import (
     TooManyAxes,
     ZeroPointRefused,
 )
-from .codes_data import BadSamples, CannotCompare, CannotProbe, MissingSample
+from .codes_data import (
+    AlreadyQuantised,
+    BadCalibration,
+    BadQuantizeConfig,
+    BadSamples,
+    CannotCompare,
+    CannotProbe,
+    CannotQuantize,
+    MissingSample,
+    NotFinite,
+)
 from .codes_model import (
     BadExternalData,
     BadModel,
@@ -86,7 +96,9 @@ from .errors import (
 from .message import Diagnostic, Rejection, from_text, nearest, render
 
 __all__ = [
+    "AlreadyQuantised",
     "BadAttribute",
+    "BadCalibration",
     "BadConstant",
     "BadExternalData",
     "BadFile",
@@ -99,6 +111,7 @@ __all__ = [
     "BadPipeline",
     "BadPlan",
     "BadQuantization",
+    "BadQuantizeConfig",
     "BadRunInput",
     "BadSamples",
     "BadShape",
@@ -109,6 +122,7 @@ __all__ = [
     "BadValueName",
     "CannotCompare",
     "CannotProbe",
+    "CannotQuantize",
     "CannotWrite",
     "ConstraintBroken",
     "CpuRefused",
@@ -125,6 +139,7 @@ __all__ = [
     "NoOnnx",
     "NotAModel",
     "NotEmitted",
+    "NotFinite",
     "NotTaken",
     "OpenSizes",
     "OptionError",

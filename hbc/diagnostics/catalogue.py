@@ -15,6 +15,7 @@ GROUPS = {
     "E05": "Emission",
     "E06": "Samples",
     "E07": "Comparing",
+    "E08": "Quantising",
     "R01": "The runtime",
 }
 ABOUT = """\

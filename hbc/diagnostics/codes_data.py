@@ -1,4 +1,4 @@
-"""E06, E07: samples, and comparing with ONNX Runtime."""
+"""E06, E07, E08: samples, comparing with ONNX Runtime, quantising."""
 
 from __future__ import annotations
 
@@ -48,3 +48,52 @@ class CannotProbe(Diagnostic):
     EXAMPLE = case(
         title="ONNX Runtime does not take this model", loc="model.onnx", why="Foo is not a registered function/op"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CannotQuantize(Diagnostic):
+    """A model can't be quantised: nothing in it would run on integers, or its march has no such integers."""
+
+    CODE = "E0801"
+    EXAMPLE = case(title="there is nothing to quantise in this model", loc="model.onnx")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlreadyQuantised(Diagnostic):
+    """A model that is to be quantised has QuantizeLinear or DequantizeLinear nodes, or integer operators, already."""
+
+    CODE = "E0802"
+    EXAMPLE = case(
+        title="the model is quantised already",
+        loc="model.onnx",
+        why="2 tensors have a scale, the first 'x_quantized'",
+        hint="compile it as it is, or give the float model",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadCalibration(Diagnostic):
+    """The samples for calibration are none, or don't fit the model's inputs."""
+
+    CODE = "E0803"
+    EXAMPLE = case(
+        title="there are no samples to calibrate with", hint="--calib FOLDER with .npz, .npy, .png or .jpg files"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotFinite(Diagnostic):
+    """A sample, or a tensor that the float model computes from it, holds NaN or an infinity: it has no scale."""
+
+    CODE = "E0804"
+    EXAMPLE = case(
+        title="sample 3 holds NaN in input 'image'", why="2 of 150528 elements", hint="check how it was made"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadQuantizeConfig(Diagnostic):
+    """The configuration of `hbc quantize` can't be read, or names a node, a tensor or a key that there is none of."""
+
+    CODE = "E0805"
+    EXAMPLE = case(title="there is no node named 'Conv_1x'", loc="hbc.yaml: nodes", hint="did you mean 'Conv_12'?")

@@ -11,12 +11,16 @@ from .marches import marches_page
 from .onnx_operators import onnx_operators_page
 from .ops import ops_page
 from .passes import passes_page
+from .quantize_config import quantize_config_page
+from .torch_operators import torch_operators_page
 
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": ops_page,
     "onnx-operators.md": onnx_operators_page,
+    "torch-operators.md": torch_operators_page,
     "passes.md": passes_page,
     "marches.md": marches_page,
+    "quantize-config.md": quantize_config_page,
     "diagnostics.md": catalogue,
 }
 

@@ -20,7 +20,7 @@ _ONNX_TAGS = {0x08, 0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 
 _FOREIGN = (
     # (offset, first bytes, what it is, what to try)
     (0, b"version https://git-lfs", "a Git LFS pointer, not the model itself", "run `git lfs pull`"),
-    (0, b"PK\x03\x04", "a zip archive (a PyTorch, Keras or NumPy file)", "export the model with torch.onnx.export"),
+    (0, b"PK\x03\x04", "a zip archive (a Keras or NumPy file)", "export the model to ONNX, or with torch.jit.save"),
     (0, b"\x80\x02", "a Python pickle (an old PyTorch file)", "export the model with torch.onnx.export"),
     (0, b"\x80\x04", "a Python pickle", "export the model with torch.onnx.export"),
     (0, b"\x89HDF", "an HDF5 file (Keras)", "convert the model with tf2onnx"),

@@ -28,7 +28,8 @@ AT_IMPORT = {
     "If": "where its condition is known; else a CPU call",
 }
 HOME = "hbc.frontend."
-TOOLS = {f"{HOME}{name}" for name in ("onnx_node", "onnx_scope", "onnx_infer", "onnx_tensors", "problem")}
+_TOOLS = ("building", "onnx_node", "onnx_scope", "onnx_infer", "onnx_tensors", "problem", "torch_node", "torch_api")
+TOOLS = {f"{HOME}{name}" for name in _TOOLS}
 AS_IT_IS = {"Identity", "Dropout"}
 PLUMBING = (ops.Const, ops.Cast, ops.Reinterpret, ops.Quantize, ops.Dequantize)  # what rules use beside what they say
 HOWS = {
@@ -84,12 +85,17 @@ def _operator(domain: str, name: str, since: int) -> Operator:
     classes = _classes((domain, name))
     calls = "call" in _names(rule, name)
     how = "folded" if name in AS_IT_IS else _how((domain, name), classes, calls=calls)
-    return Operator(domain, name, since, how, tuple(c.NAME for c in classes), _sentence(rule))
+    return Operator(domain, name, since, how, tuple(c.NAME for c in classes), sentence(rule))
 
 
 def _how(key: Key, classes: tuple[type[Op], ...], *, calls: bool) -> str:
     if _quantises(key):
         return "integers"
+    return how_of(classes, calls=calls)
+
+
+def how_of(classes: tuple[type[Op], ...], *, calls: bool) -> str:
+    """One of HOWS, by the op classes that a rule builds."""
     work = [c for c in classes if c not in PLUMBING]
     if not work:
         return "CPU call" if calls or classes else "folded"
@@ -100,7 +106,8 @@ def _how(key: Key, classes: tuple[type[Op], ...], *, calls: bool) -> str:
     return "table" if any(issubclass(c, (ops.Unary, ops.Binary)) for c in work) else "CPU call"
 
 
-def _sentence(rule: object) -> str:
+def sentence(rule: object) -> str:
+    """The first sentence of what a rule says of itself."""
     text = " ".join(inspect.cleandoc(getattr(rule, "__doc__", None) or "").split("\n\n")[0].split())
     return text.rstrip(".")
 
@@ -110,10 +117,14 @@ def _sentence(rule: object) -> str:
 
 @cache
 def _classes(key: Key) -> tuple[type[Op], ...]:
+    return classes_of(RULES[key], key[1], quantises=_quantises(key))
+
+
+def classes_of(rule: Callable[..., object], op_type: str, *, quantises: bool) -> tuple[type[Op], ...]:
     """The op classes that a rule may build for an operator, what the rest of it uses last."""
-    met = [t for t in _things(RULES[key], key[1]) if isinstance(t, type) and issubclass(t, Op)]
+    met = [t for t in _things(rule, op_type) if isinstance(t, type) and issubclass(t, Op)]
     real = [c for c in met if c.NAME and c not in ops.CALLS]
-    work = [c for c in real if c not in PLUMBING or (_quantises(key) and c in (ops.Quantize, ops.Dequantize))]
+    work = [c for c in real if c not in PLUMBING or (quantises and c in (ops.Quantize, ops.Dequantize))]
     return tuple(dict.fromkeys(work or real))
 
 

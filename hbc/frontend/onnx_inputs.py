@@ -14,11 +14,12 @@ from hbc.ir.location import FileLoc
 from hbc.ir.ops import Cast
 from hbc.ir.types import DType, Quant, TensorType
 
+from .building import LARGEST
 from .onnx_model import Source, domain_of
 from .onnx_node import Node
 from .onnx_quant import QUANTIZED, read_quant
 from .onnx_scope import Scope
-from .onnx_tensors import DTYPES, LARGEST, dtype_name
+from .onnx_tensors import DTYPES, dtype_name
 from .problem import listing, problem, quoted
 
 Dim = int | str | None  # a size, a symbol, or nothing known

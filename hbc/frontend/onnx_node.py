@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, NodeProto
 
-from hbc.diagnostics import BadNode, Diagnostic, FrontendError, NotTaken, UnknownSize
-from hbc.ir.core import Op, Value
+from hbc.diagnostics import NotTaken, UnknownSize
+from hbc.ir.core import Value
 from hbc.ir.location import NodeLoc
 from hbc.ir.ops import Call, Const, Dequantize
 from hbc.ir.ops.quant import quant_arrays
 from hbc.ir.types import DType, TensorType
 from hbc_runtime import numerics
 
+from .building import Building
 from .onnx_encode import encoded, renamed
 from .onnx_infer import Inferred, infer
 from .onnx_loops import loop_types
 from .onnx_model import captured, domain_of, label
 from .onnx_scope import Scope
 from .onnx_tensors import DTYPES, dtype_name
-from .problem import problem, quoted
+from .problem import quoted
 
 Results = Value | Sequence[Value]
 Rule = Callable[["Node"], Results]
 
 
-class Node:
-    """One ONNX node during the walk. Rules build ops through it, so that every op has the node's location."""
+class Node(Building):
+    """One ONNX node during the walk."""
+
+    scope: Scope
 
     def __init__(self, scope: Scope, proto: NodeProto) -> None:
         self.scope = scope
@@ -48,10 +50,6 @@ class Node:
         """The node as messages name it."""
         kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         return f"{self.scope.source.file}: node {quoted(self.loc.node)} ({kind}, opset {self.version})"
-
-    def fail(self, what: str, why: str = "", hint: str = "", kind: type[Diagnostic] = BadNode) -> FrontendError:
-        """A FrontendError at this node; `kind` gives the code."""
-        return problem(what, where=self.where, why=why, hint=hint, kind=kind)
 
     # -- operands
 
@@ -124,20 +122,6 @@ class Node:
         """An attribute that lists floats, or None where it is not given."""
         a = self._attribute(name, AttributeProto.FLOATS)
         return None if a is None else tuple(float(v) for v in a.floats)
-
-    # -- building
-
-    def op(self, cls: type[Op], *operands: Value | None, type: TensorType | None = None, **attrs: Any) -> Value:  # noqa: A002
-        """A new op with this node's location; returns its only result."""
-        return self.scope.op(cls, *operands, loc=self.loc, type=type, **attrs).out
-
-    def const(self, array: np.ndarray) -> Value:
-        """A new constant that this node implies."""
-        return self.scope.const(np.asarray(array), self.loc)
-
-    def stripped(self, value: Value) -> Value:
-        """`value` as plain numbers."""
-        return self.scope.stripped(value, self.loc)
 
     # -- what only ONNX Runtime runs
 

@@ -9,6 +9,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import Dequantize, Quantize, Reinterpret
 from hbc.ir.types import DType, Quant, TensorType
 
+from .building import Building
 from .onnx_node import Node
 from .problem import quoted
 
@@ -72,14 +73,14 @@ def _shaped(n: Node, scales: np.ndarray, zeros: np.ndarray, shape: tuple[int, ..
     return Quant(tuple(float(s) for s in scales), zero, axis)
 
 
-def list_quant(n: Node, scales: np.ndarray, zeros: np.ndarray, axis: int | None) -> Quant:
+def list_quant(n: Building, scales: np.ndarray, zeros: np.ndarray, axis: int | None) -> Quant:
     """A Quant of these scales and zero points along `axis`; FrontendError for scales that are no positive numbers."""
     if not np.isfinite(scales).all() or (scales < 0).any():
         raise n.fail("a scale is negative or not finite", hint="calibrate the model again", kind=BadQuantization)
     return Quant(tuple(float(s) for s in np.float32(scales)), tuple(int(z) for z in zeros), axis)
 
 
-def require_positive(n: Node, quant: Quant) -> None:
+def require_positive(n: Building, quant: Quant) -> None:
     """FrontendError where a scale that computed tensors are divided by is zero."""
     if min(quant.scale) <= 0:
         raise n.fail(
@@ -90,13 +91,13 @@ def require_positive(n: Node, quant: Quant) -> None:
         )
 
 
-def quantized(n: Node, x: Value, quant: Quant, dtype: DType) -> Value:
+def quantized(n: Building, x: Value, quant: Quant, dtype: DType) -> Value:
     """quantize(x) to `dtype` by `quant`."""
     require_positive(n, quant)
     return n.op(Quantize, x, type=TensorType(x.type.shape, dtype, quant))
 
 
-def dequantized(n: Node, x: Value, quant: Quant) -> Value:
+def dequantized(n: Building, x: Value, quant: Quant) -> Value:
     """dequantize(x) by `quant`; where `x` is read otherwise by what made it, a reinterpret comes between."""
     require_positive(n, quant)
     if x.type.quant != quant:
@@ -104,7 +105,7 @@ def dequantized(n: Node, x: Value, quant: Quant) -> Value:
     return n.op(Dequantize, x)
 
 
-def dequantized_const(n: Node, name: str, array: np.ndarray, quant: Quant) -> Value:
+def dequantized_const(n: Building, name: str, array: np.ndarray, quant: Quant) -> Value:
     """dequantize(const) of the known integers `array`, exact in reals.
 
     A channel with scale 0 (or one that vanishes beside any other number) is all zeros: it becomes integers equal to its

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
 from hbc.diagnostics import TooLarge
-from hbc.ir.builder import Builder
-from hbc.ir.core import Graph, Op, Value
-from hbc.ir.location import Loc, NodeLoc
-from hbc.ir.ops import CallGraph, Cast, Const, Reinterpret
-from hbc.ir.types import DType, Quant, TensorType
+from hbc.ir.core import Value
+from hbc.ir.location import Loc
+from hbc.ir.ops import Cast, Const
+from hbc.ir.types import DType, TensorType
 
+from .building import GraphScope
 from .onnx_failures import Failures, MissingOperandError
 from .onnx_infer import Known
 from .onnx_model import Source
-from .onnx_tensors import ELEM_TYPES, LARGEST, decode, packed_limits
+from .onnx_tensors import ELEM_TYPES, decode, packed_limits
 from .problem import problem, quoted
 
-OpT = TypeVar("OpT", bound=Op)
 ALL_CONSTANTS = 1 << 32  # bytes of all constants of a model together
 
 
-class Scope:
+class Scope(GraphScope):
     """Tensor names → IR values or known arrays.
 
     Reals are float32 inside the IR. `wide` remembers which tensors the model holds as float16 or float64, so that
@@ -33,9 +32,8 @@ class Scope:
     """
 
     def __init__(self, source: Source, failures: Failures) -> None:
+        super().__init__(source.file)
         self.source = source
-        self.graph = Graph()
-        self.build = Builder(self.graph)
         self.values: dict[str, Value] = {}
         self.wide: dict[str, DType] = {}
         self.originals: dict[str, Value] = {}  # those of them that exist in that dtype: inputs, and results of calls
@@ -47,7 +45,6 @@ class Scope:
         self._decoded = 0  # bytes of initializers so far
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, TensorProto] = {}
-        self._typed: dict[tuple[str, Quant | None], Value] = {}
         self.integers: dict[str, Any] = {}  # of folded reals that were integers (`onnx_weight_only`)
         self.notes: list[str] = []  # what was changed on the way in, by node: for the report
         self.makers = {name: node for node in source.nodes for name in node.output if name}
@@ -89,24 +86,6 @@ class Scope:
                 self.limits[name] = limits
             self._arrays[name] = array
         return self._arrays.get(name)
-
-    def const(self, array: np.ndarray, loc: Loc, name: str | None = None, quant: Quant | None = None) -> Value:
-        """A new constant of the graph; float16 and float64 become float32."""
-        if array.dtype in (np.float16, np.float64):
-            with np.errstate(over="ignore"):
-                array = array.astype(np.float32)
-        type_ = TensorType(array.shape, DType.of(array.dtype), quant)
-        return self.op(Const, loc=loc, type=type_, name=name, value=array).out
-
-    def typed_const(self, name: str, quant: Quant | None, array: np.ndarray | None = None) -> Value:
-        """The known tensor `name` as a constant read by `quant`: one op per pair, however many nodes read it."""
-        key = (name, quant)
-        if key not in self._typed:
-            values = self.array(name) if array is None else array
-            assert values is not None, name
-            loc = NodeLoc(name, "Initializer", self.source.file)
-            self._typed[key] = self.const(values, loc, name, quant)
-        return self._typed[key]
 
     # -- tensors
 
@@ -158,38 +137,9 @@ class Scope:
             return self.op(Cast, value, loc=loc, to=self.wide[name]).out
         return self.stripped(value, loc)
 
-    def stripped(self, value: Value, loc: Loc) -> Value:
-        """`value` as plain numbers: integers lose what they stand for."""
-        if value.type.quant is None:
-            return value
-        return self.op(Reinterpret, value, loc=loc, type=TensorType(value.type.shape, value.type.dtype)).out
-
     def narrowed(self, name: str, value: Value, loc: Loc) -> Value:
         """A result of ONNX Runtime's as the IR carries it: float16 and float64 as f32. With open sizes it stays."""
         if value.type.is_dynamic or value.type.dtype not in {DType.F16, DType.F64}:
             return value
         self.wide[name], self.originals[name] = value.type.dtype, value
         return self.op(Cast, value, loc=loc, to=DType.F32).out
-
-    # -- ops
-
-    def op(
-        self,
-        cls: type[OpT],
-        *operands: Value | None,
-        loc: Loc,
-        type: TensorType | None = None,  # noqa: A002 - the word of the IR
-        types: Sequence[TensorType] | None = None,
-        name: str | None = None,
-        **attrs: Any,
-    ) -> OpT:
-        """A new op at the end. VerifyError where it breaks a constraint, ValueError where a result is too large."""
-        op = self.build.op(cls, *operands, loc=loc, type=type, types=types, name=name, **attrs)
-        op.verify()
-        for result in op.results:
-            if isinstance(op, CallGraph) and result.type.is_dynamic:
-                continue
-            if min(result.type.shape, default=0) < 0 or result.type.nbytes > LARGEST:
-                msg = f"a result of shape {list(result.type.shape)} ({result.type.nbytes} bytes) is beyond 2 GiB"
-                raise ValueError(msg)
-        return op

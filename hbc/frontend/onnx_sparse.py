@@ -11,7 +11,8 @@ from onnx import GraphProto, SparseTensorProto
 
 from hbc.diagnostics import BadTensor, TooLarge
 
-from .onnx_tensors import LARGEST, decode
+from .building import LARGEST
+from .onnx_tensors import decode
 from .problem import problem, quoted
 
 

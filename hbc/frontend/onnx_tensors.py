@@ -12,9 +12,8 @@ from onnx import TensorProto
 from hbc.diagnostics import BadExternalData, BadTensor, TooLarge
 from hbc_runtime.types import DType
 
+from .building import LARGEST
 from .problem import problem, quoted
-
-LARGEST = 1 << 31  # bytes of one tensor: a whole BPU model with all its weights stays far below
 
 DTYPES: dict[int, DType] = {
     TensorProto.INT8: DType.I8, TensorProto.UINT8: DType.U8, TensorProto.INT16: DType.I16, TensorProto.UINT16:

@@ -12,7 +12,7 @@ from hbc.ir.ops import Const, Dequantize, Move, Mul, Quantize, Reshape, Transpos
 from hbc.ir.ops.quant import quant_arrays
 from hbc.ir.types import DType, Quant, TensorType
 
-from .onnx_node import Node
+from .building import Building
 from .problem import quoted
 
 
@@ -24,7 +24,7 @@ def is_weight(value: Value) -> bool:
     return isinstance(op, Const)
 
 
-def require_finite(n: Node, *operands: Value | None) -> None:
+def require_finite(n: Building, *operands: Value | None) -> None:
     """FrontendError naming the first weight or bias that holds NaN or infinity: no integer stands for those."""
     for value in operands:
         const = None if value is None else value.defined_by(Const)
@@ -35,17 +35,17 @@ def require_finite(n: Node, *operands: Value | None) -> None:
             )
 
 
-def reshaped(n: Node, value: Value, shape: tuple[int, ...]) -> Value:
+def reshaped(n: Building, value: Value, shape: tuple[int, ...]) -> Value:
     """`value` under another shape; a weight stays a weight where its quantisation axis survives."""
     return value if value.type.shape == shape else _moved(n, value, Reshape, {"shape": shape})
 
 
-def transposed(n: Node, value: Value, perm: tuple[int, ...]) -> Value:
+def transposed(n: Building, value: Value, perm: tuple[int, ...]) -> Value:
     """`value` with its axes permuted; a weight stays a weight."""
     return value if perm == tuple(range(len(perm))) else _moved(n, value, Transpose, {"perm": perm})
 
 
-def scaled(n: Node, value: Value, factor: float) -> Value:
+def scaled(n: Building, value: Value, factor: float) -> Value:
     """value · factor: in the constant or in its scales where `value` is one, else by a mul."""
     if factor == 1.0:
         return value
@@ -63,7 +63,7 @@ def scaled(n: Node, value: Value, factor: float) -> Value:
     return n.op(Mul, value, n.const(np.float32(factor)))
 
 
-def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
+def _moved(n: Building, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
     """The move applied as far up as it goes: through dequantize and quantize into the constant itself.
 
     Where a per-channel axis would be torn apart, it stays behind the dequantize, or drops the scales.
@@ -74,7 +74,7 @@ def _moved(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Val
     return n.op(cls, n.stripped(value) if torn else value, **attrs)
 
 
-def _survives(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> bool:
+def _survives(n: Building, value: Value, cls: type[Move], attrs: dict[str, Any]) -> bool:
     """True where every per-channel axis on the way up to the constant has an image under the move."""
     try:
         _image(n, value, cls, attrs)
@@ -84,7 +84,7 @@ def _survives(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> 
     return _survives(n, op.x, cls, attrs) if isinstance(op, (Quantize, Dequantize)) and is_weight(value) else True
 
 
-def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
+def _pushed(n: Building, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Value:
     op = value.op
     if isinstance(op, Dequantize):
         return n.op(Dequantize, _pushed(n, op.x, cls, attrs))
@@ -98,13 +98,13 @@ def _pushed(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> Va
     return n.scope.const(array, op.loc, op.out.name, t.quant)
 
 
-def _image(n: Node, value: Value, cls: type[Move], attrs: dict[str, Any]) -> TensorType:
+def _image(n: Building, value: Value, cls: type[Move], attrs: dict[str, Any]) -> TensorType:
     """The move's result type for `value`; ValueError where a per-channel axis has no image."""
     stand_in = Value(value.type, n.scope.graph, 0)  # takes the use that a failed inference leaves behind
     return make_op(cls, [stand_in], attrs, n.loc).out.type
 
 
-def limited_weight(n: Node, value: Value, low: float, high: float) -> Value | None:
+def limited_weight(n: Building, value: Value, low: float, high: float) -> Value | None:
     """The integers of a fake-quantised constant limited to [low, high]: its reals are, before they are quantised.
 
     None for any other value. Rounding keeps order, so it is the same to limit before as after.

@@ -41,7 +41,15 @@ def page(result: VerifyResult) -> str:
         _table(result),
         _absent(result),
         _help(),
-        f'<script type="application/json" id="data">{_data(result)}</script>',
+    ]
+    return document(title, body, _data(result))
+
+
+def document(title: str, sections: Iterable[str], data: object) -> str:
+    """A document of these sections, of which one holds the table `tensors` and its controls; `data`: for the script."""
+    body = [
+        *sections,
+        f'<script type="application/json" id="data">{_json(data)}</script>',
         f"<script>{_file('page.js')}</script>",
     ]
     head = (
@@ -60,7 +68,13 @@ def _file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _data(result: VerifyResult) -> str:
+def _json(value: object) -> str:
+    """JSON that no markup can end."""
+    text = json.dumps(finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _data(result: VerifyResult) -> dict[str, object]:
     """Histograms and names for the script, in an order that is the rows'."""
     rows = [
         {
@@ -74,9 +88,7 @@ def _data(result: VerifyResult) -> str:
         }
         for r in result.rows
     ]
-    value = finite({"from": result.source, "to": result.to, "rows": rows})
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return {"from": result.source, "to": result.to, "rows": rows}
 
 
 def _header(result: VerifyResult) -> str:

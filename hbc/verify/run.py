@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hbc import samples as reading
 from hbc.diagnostics import OptionError, error
+from hbc.example import parse_example
 from hbc.options import CompileOptions, parse_shape
 from hbc_runtime.binding import bind
 from hbc_runtime.march import border_rounding
@@ -20,7 +21,7 @@ from hbc_runtime.types import Layout
 from .compare import OnTensor, compare
 from .result import Tolerance, VerifyResult
 from .stage import Sample
-from .stages import Bench, check_stage
+from .stages import Bench, check_stage, default_source
 
 if TYPE_CHECKING:
     from hbc.samples.spec import Preprocess
@@ -33,7 +34,7 @@ def verify_model(
     model: Path,
     options: CompileOptions | None = None,
     *,
-    source: str = "ort",
+    source: str | None = None,
     to: str = "jit",
     samples: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
     inputs: Path | Reader | None = None,
@@ -52,14 +53,16 @@ def verify_model(
 ) -> VerifyResult:
     """Compare stage `to` of `model` with stage `source`, on `samples`, those in `inputs`, or random ones.
 
-    Stages: float, ort, ort-optimized, ir:STAGE, ir:STAGE/PASS, reference, jit. `inputs`: a file, a folder, or what
-    reads samples once the inputs are known; `said` tells where they come from. `count`: how many samples (of `inputs`
-    all, at random 1). `by`: whether each op's own error decides (`op`), or that of the whole way (`total`). Without a
-    `tolerance`: 1 quantum, or, where one stage is `float`, CLOSE. `histograms`: for the page.
+    Stages: float, torch, ort, ort-optimized, ir:STAGE, ir:STAGE/PASS, reference, jit. The reference is `torch` of a
+    PyTorch model, else `ort`, where `source` is None. `inputs`: a file, a folder, or what reads samples once the inputs
+    are known; `said` tells where they come from. `count`: how many samples (of `inputs` all, at random 1). `by`:
+    whether each op's own error decides (`op`), or that of the whole way (`total`). Without a `tolerance`: 1 quantum,
+    or, where one stage is `float`, CLOSE. `histograms`: for the page.
 
     Raises HbcError, in one of its kinds, where a stage or an input can't be had; hbc_runtime.HbmError where a program
     can't run.
     """
+    source = source or default_source(model)
     for name in (source, to):
         check_stage(name)
     if by not in BY:
@@ -94,11 +97,15 @@ def default_tolerance(source: str, to: str) -> Tolerance:
 
 
 def as_compiled(options: CompileOptions, program: Program) -> CompileOptions:
-    """`options` with what the program was compiled for: march, arithmetic, and the shapes that were bound then."""
+    """`options` with what the program was compiled for: march, arithmetic, and the shapes and examples of then."""
     stored = (f"{k[6:]}={v.removeprefix('scalar')}" for k, v in program.build.options if k.startswith("shape."))
     bound = tuple(map(parse_shape, stored))
-    shapes = options.shapes or bound
-    return dataclasses.replace(options, march=program.march, arith=program.arith, shapes=shapes)
+    shapes, said = options.shapes or bound, dict(program.build.options)
+    example = options.example or tuple(map(parse_example, said.get("example", "").split()))
+    names = options.output_names or tuple(filter(None, said.get("output-names", "").split(",")))
+    return dataclasses.replace(
+        options, march=program.march, arith=program.arith, shapes=shapes, example=example, output_names=names
+    )
 
 
 def _infos(bench: Bench) -> list[TensorInfo]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from hbc.backend.cpu.probe import Probe
 from hbc.diagnostics import OptionError, error, nearest
 from hbc.driver import compile_model, lower_model
+from hbc.frontend import is_torch_path
 from hbc.ir.core import Module
 from hbc.options import CompileOptions
 from hbc_runtime.program import Program
@@ -22,8 +23,9 @@ from .ir_stage import float_stage, ir_stage, module_after
 from .onnx_stage import OnnxStage, optimized_stage
 from .program_stage import JitStage, reference_stage
 from .stage import Stage, StageError, require_same_model
+from .torch_stage import torch_stage
 
-NAMES = ("float", "ort", "ort-optimized", "ir:STAGE", "ir:STAGE/PASS", "reference", "jit")
+NAMES = ("float", "torch", "ort", "ort-optimized", "ir:STAGE", "ir:STAGE/PASS", "reference", "jit")
 
 
 @dataclass
@@ -68,11 +70,13 @@ class Bench:
     def stage(self, name: str) -> Stage:
         """The stage of this name. OptionError where there is none; HbcError, ProbeError where it can't be made."""
         check_stage(name)
+        require_fitting(name, self.model)
         if name.startswith("ir:"):
             after = name.removeprefix("ir:")
             return ir_stage(module_after(self.model, self.options, after), name, f"IR after {after}, interpreted")
         makers: dict[str, Callable[[], Stage]] = {
             "float": self._float,
+            "torch": lambda: torch_stage(self.model, self.options, self.facts),
             "ort": lambda: OnnxStage(self.model, "ort", "ONNX Runtime, optimiser off", self.facts, self.threads),
             "ort-optimized": lambda: optimized_stage(self.model, self._folder(), self.facts, self.threads),
             "reference": lambda: reference_stage(self.program, f"{self._origin}, NumPy engine"),
@@ -105,6 +109,19 @@ class Bench:
 
     def _folder(self) -> Path:
         return Path(self.resources.enter_context(tempfile.TemporaryDirectory(prefix="hbc-verify-")))
+
+
+def default_source(model: Path) -> str:
+    """The stage that is the reference where none is named: the model by its own framework."""
+    return "torch" if is_torch_path(model) else "ort"
+
+
+def require_fitting(name: str, model: Path) -> None:
+    """OptionError for a stage of another framework than the model's."""
+    if name in {"ort", "ort-optimized", "torch"} and (name == "torch") != is_torch_path(model):
+        why = "it is a PyTorch model" if name != "torch" else "it is no PyTorch model"
+        hint = f"--from {default_source(model)}"
+        raise error(OptionError, f"there is no stage {name!r} of this model", where=str(model), why=why, hint=hint)
 
 
 def check_stage(name: str) -> None:

@@ -28,12 +28,9 @@ LoadRow = Callable[..., ir.Value]  # (row, scalar = I32) → a vector of paramet
 class Sum:
     """What an Add makes of a byte result a and a byte b beside it: (a · own + b · other + constant) >> shift, clamped.
 
-    The constant holds zero points and rounding term; `beside` and `out` are how b and the sum are stored.
+    The three numbers are among the parameters (`Weights`); `beside` and `out` are how b and the sum are stored.
     """
 
-    own: int
-    other: int
-    constant: int
     shift: int
     lo: int
     hi: int
@@ -41,8 +38,24 @@ class Sum:
     out: DType
 
     @staticmethod
-    def of(add: Add, beside: Tensor, out: Tensor, *, left: bool) -> Sum | None:
-        """The sum of an instruction (D6), where it fits i32 whatever the bytes are; else None."""
+    def of(add: Add, beside: Tensor, out: Tensor) -> Sum:
+        """The sum of an instruction (D6)."""
+        up, aside = (OFFSET if is_offset(t) else 0 for t in (out, beside))
+        dtypes = (DType.U8 if t else DType.I8 for t in (aside, up))
+        return Sum(add.shift, add.clamp_min + up, add.clamp_max + up, *dtypes)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The numbers of a sum, which differ from layer to layer; the constant holds zero points and rounding term."""
+
+    own: int
+    other: int
+    constant: int
+
+    @staticmethod
+    def of(add: Add, beside: Tensor, out: Tensor, *, left: bool) -> Weights | None:
+        """The numbers of an instruction, where its sums fit i32 whatever the bytes are; else None."""
         up, aside = (OFFSET if is_offset(t) else 0 for t in (out, beside))
         own, other = (add.lhs_multiplier, add.lhs_zero_point), (add.rhs_multiplier, add.rhs_zero_point)
         if not left:
@@ -51,8 +64,7 @@ class Sum:
         constant = rounding + ((add.zero_point + up) << add.shift) - own[0] * own[1] - other[0] * (other[1] + aside)
         if abs(constant) + 255 * (abs(own[0]) + abs(other[0])) > I32_MAX or add.shift > 31:
             return None
-        dtypes = (DType.U8 if t else DType.I8 for t in (aside, up))
-        return Sum(own[0], other[0], constant, add.shift, add.clamp_min + up, add.clamp_max + up, *dtypes)
+        return Weights(own[0], other[0], constant)
 
 
 @dataclass(frozen=True)

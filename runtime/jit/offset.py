@@ -23,11 +23,11 @@ ALIKE = (
 )  # fmt: skip
 # What reads and writes either form: the operands that may be, by class.
 EITHER: dict[type[Instruction], tuple[int, ...]] = {
-    isa.Conv2d: (0, 6), isa.ConvTranspose2d: (0,), isa.Add: (0, 1), isa.Mul: (0, 1), isa.AvgPool: (0,),
-    isa.Maximum: (0, 1), isa.Minimum: (0, 1), isa.Compare: (0, 1), isa.Select: (1, 2),
+    isa.Conv2d: (0, 6), isa.ConvTranspose2d: (0,), isa.Matmul: (0, 1), isa.Add: (0, 1), isa.Mul: (0, 1),
+    isa.AvgPool: (0,), isa.Maximum: (0, 1), isa.Minimum: (0, 1), isa.Compare: (0, 1), isa.Select: (1, 2),
     isa.Quantize: (), isa.Requantize: (0,), isa.Lut: (0,),
 }  # fmt: skip
-GAINS = (isa.Conv2d, isa.ConvTranspose2d)  # who is faster for it
+GAINS = (isa.Conv2d, isa.ConvTranspose2d, isa.Matmul)  # who is faster for it: for operand 0
 OFFSET = 128
 
 

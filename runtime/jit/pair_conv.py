@@ -42,6 +42,7 @@ def pack_pairs(weight: Array, window: Window, host: Host, *, fast: bool, positiv
     plan = plan_pairs(window, host, weight.size, fast=fast, positive=positive)
     signed, segments = plan.signed, segments_of(window)
     panels = pack_quads(weight, plan, window.group, segments)
+    panels = panels.reshape(*panels.shape[:2], window.rows.kernel, segments, -1, *panels.shape[3:])
     plan = replace(plan, merge=choose_merge(panels, signed=signed))
     main, further = split_panels(panels, plan.merge, signed=signed)
     taken = window.channels // window.group

@@ -9,13 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
+from ..isa import Scheme
 from ..types import DType
 from .convolve import Operands, limited, run_length
 from .emitter import I8, i64
-from .finish import Finish
+from .finish import Finish, Weights
 from .host import Dot, Host
 from .offset import OFFSET, signed_byte
+from .quad_finish import rounds
 from .quad_plan import QuadPlan, bytes_per_row, is_list, segments_of, steps_of
+from .quad_tail import gather_tail, split_tail
 from .quad_tile import Tile, rows_of_parameters, tile_function
 from .registry import KernelBuilder
 from .window import Copy, Window, gather_rows, pixel_step
@@ -27,17 +30,22 @@ Array = npt.NDArray[Any]
 
 
 def pack_quads(weight: Array, plan: QuadPlan, group: int, segments: int) -> Array:
-    """Weights i8 [O, KH, KW, C/g] as panels [group, chunks, KH, segments, steps, vectors, lanes, 4], filled up by 0."""
+    """Weights i8 [O, KH, KW, C/g] as panels [group, chunks, steps, vectors, lanes, 4], filled up by 0.
+
+    Steps are those of each segment of each kernel row, then the tail's.
+    """
     o, kh = weight.shape[:2]
-    flat = weight.reshape(group, o // group, kh, segments, -1)
-    short = -flat.shape[-1] % 4
-    flat = np.pad(flat, [(0, 0)] * 4 + [(0, short)])
-    quads = flat.reshape(*flat.shape[:4], -1, 4)
-    spread = _spread(np.moveaxis(quads, 1, 0), plan)  # [chunks, vectors, lanes, group, KH, segments, steps, 4]
-    return np.ascontiguousarray(spread.transpose(3, 0, 4, 5, 6, 1, 2, 7))
+    flat = weight.reshape(group, o // group, kh * segments, -1)
+    last = flat[..., :0].reshape(group, o // group, 0)
+    if plan.tail is not None:
+        flat, last = split_tail(flat, plan.tail)
+    flat = np.pad(flat, [(0, 0)] * 3 + [(0, -flat.shape[-1] % 4)])
+    quads = np.concatenate([flat.reshape(group, o // group, -1), last], axis=2).reshape(group, o // group, -1, 4)
+    spread = _spread(np.moveaxis(quads, 1, 0), plan)  # [chunks, vectors, lanes, group, steps, 4]
+    return np.ascontiguousarray(spread.transpose(3, 0, 4, 1, 2, 5))
 
 
-def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows: list[Array]) -> Array:
+def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows: list[Array], scheme: Scheme) -> Array:
     """[group, chunks, rows, vectors, lanes] i32: start values, then the finish's parameters per output channel.
 
     `rows` are multiplier, pre_shift, post_shift, then the addend's multiplier and shift, as far as there are any; each
@@ -48,10 +56,23 @@ def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows:
     if not plan.packed:
         return np.ascontiguousarray(np.stack([first, *(_by_chunk(r, plan) for r in per_channel)], axis=2))
     mult, pre, post = per_channel[:3]
-    post = np.where(mult == 0, 22, post) - 16  # nothing times anything stays nothing
+    post = np.where(mult == 0, 22, post) - 16 - rounds(scheme)  # nothing times anything stays nothing
     words = np.concatenate([_by_word(mult, plan), _by_word(_remaining(post, host), plan)], axis=2)
     added = [_by_chunk(r, plan) for r in per_channel[3:]]
     return np.ascontiguousarray(np.stack([first, _by_chunk(pre, plan), words, *added], axis=2))
+
+
+def with_sum(parameters: Array, weights: Weights, host: Host) -> Array:
+    """Packed parameters and two rows behind them: the weights of a sum as words, and its constant.
+
+    x86 multiplies and adds words in pairs; AArch64 takes a vector of each weight.
+    """
+    own, other = weights.own, weights.other
+    pairs = [(own, other), (own, other)] if host.x86 else [(own, own), (other, other)]
+    rows = np.full((*parameters.shape[:2], 2, *parameters.shape[3:]), weights.constant, np.int32)
+    for n in range(parameters.shape[3]):
+        rows[:, :, 0, n] = np.array(pairs[n % 2], np.int16).view(np.int32)
+    return np.concatenate([parameters, rows], axis=2)
 
 
 def _remaining(post: Array, host: Host) -> Array:
@@ -61,11 +82,11 @@ def _remaining(post: Array, host: Host) -> Array:
     return post if host.lanes == 16 else 1 << (16 - post)
 
 
-def least_post_shift(host: Host) -> int:
+def least_post_shift(host: Host, scheme: Scheme) -> int:
     """The smallest post shift that the fast finish can do: see quad_finish."""
     if not host.x86:
-        return 15
-    return 16 if host.lanes == 16 else 18
+        return 15 + rounds(scheme)
+    return (16 if host.lanes == 16 else 18) + rounds(scheme)
 
 
 def _words(row: Array) -> Array:
@@ -127,9 +148,11 @@ class QuadLoops:
         self.taken = self.w.channels // self.w.group
         self.pitch = self.w.channels if self.plan.in_place else self.taken  # bytes from pixel to pixel
         self.segments = segments_of(self.w)
-        self.steps = steps_of(self.w.columns.kernel // self.segments * self.taken)
+        self.tail = tail = self.plan.tail
+        self.steps = steps_of(self.w.columns.kernel // self.segments * self.taken if tail is None else tail.start)
         self.row_bytes = bytes_per_row(self.w, self.plan)
-        self.panel_bytes = self.w.rows.kernel * self.segments * self.steps * self.plan.width * 4
+        steps = self.w.rows.kernel * self.segments * self.steps + (0 if tail is None else tail.steps)
+        self.panel_bytes = steps * self.plan.width * 4
         rows = rows_of_parameters(c.finish, packed=self.plan.packed)
         self.parameter_bytes = rows * self.plan.width * 4
         self.starts = None if self.plan.packed else k.scratch(8 * self.plan.vectors)
@@ -157,7 +180,7 @@ class QuadLoops:
         k, w, plan = self.k, self.w, self.plan
         per_image = -(-w.rows.out // plan.tile_rows)
         taps = w.rows.kernel + (plan.tile_rows - 1) * w.rows.stride
-        rows = None if plan.in_place else k.scratch(limited(taps * self.row_bytes + 64))
+        rows = None if plan.in_place else k.scratch(limited(self.gathered_bytes(taps)))
         outer_group = plan.rows_outer and w.group == 1
 
         def source(n: ir.Value, oh: ir.Value, group: ir.Value) -> ir.Value:
@@ -166,6 +189,8 @@ class QuadLoops:
             if rows is None:
                 return k.at(image, k.b.mul(oh, i64(w.rows.stride * w.columns.size * w.channels)))
             gather_rows(k, w, self.copy(), image, oh, rows, taps)
+            if self.tail is not None:
+                gather_tail(k, self.tail, rows, self.row_bytes, (w.columns.out, pixel_step(w) * self.taken))
             return rows
 
         def split(number: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -197,6 +222,12 @@ class QuadLoops:
             with k.loop(0, plan.chunks) as panel:
                 blocks(left, n, oh, panel)
 
+    def gathered_bytes(self, taps: int) -> int:
+        """Scratch memory for `taps` input rows, and for tail rows, whose writing may pass their end."""
+        if self.tail is None:
+            return taps * self.row_bytes + 64
+        return (taps + self.tail.steps) * self.row_bytes + 128 + pixel_step(self.w) * self.taken
+
     def loop(self, panels: int, numbers: int, one: Any) -> None:
         """Items (panel, number), the panel outermost unless the weights are small."""
         k = self.k
@@ -227,17 +258,25 @@ class QuadLoops:
         columns = min(plan.tile_columns, width)
         tile = self.tile(rows, columns)
         function = tile_function(k, tile)
-        panel_at = k.at(self.at.weight, k.b.mul(panel, i64(self.panel_bytes)))
+        panel_at = self.panel_at(panel)
         parameters, starts, channel = self.of_panel(panel)
         with k.loop(0, -(-width // columns)) as number:
             pixel = k.smin(k.b.mul(number, i64(columns)), i64(width - columns))
             source = k.at(left, k.b.mul(pixel, i64(tile.step)))
             element = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.outputs)), channel)
             out = k.at(self.at.out, element, self.c.finish.out.size)
-            beside = self.c.finish.beside
-            extra = out if beside is None else k.at(self.at.addend, element, beside.size)
+            extra = self.beside(out, element, pixel)
             extent = w.rows.kernel, self.row_bytes, self.segments, w.columns.dilation * self.pitch, self.steps
             k.call(function, source, panel_at, *extent, parameters, starts, out, extra, self.panel_bytes)
+
+    def panel_at(self, panel: ir.Value) -> ir.Value:
+        """The address of a panel's weights."""
+        return self.k.at(self.at.weight, self.k.b.mul(panel, i64(self.panel_bytes)))
+
+    def beside(self, out: ir.Value, element: ir.Value, pixel: ir.Value) -> ir.Value:
+        """What is read beside the accumulators of the tile from `pixel` of a block on; `out` where there is nothing."""
+        dtype = self.c.finish.beside
+        return out if dtype is None else self.k.at(self.at.addend, element, dtype.size)
 
     def of_panel(self, panel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The addresses of a panel's parameters and of its vectors' starts, and the channel that these count from."""
@@ -262,7 +301,7 @@ class QuadLoops:
         return Tile(
             rows, columns, plan.vectors, plan.lanes, plan.used, line if rows > 1 else 0, step,
             w.columns.out * w.outputs if rows > 1 else 0, w.outputs, plan.packed, self.c.shifts, plan.prefetch,
-            self.c.finish,
+            terms=False, finish=self.c.finish, tail_rows=0 if self.tail is None else self.tail.steps,
         )  # fmt: skip
 
     def store_starts(self, chunk: ir.Value, to: ir.Value) -> None:

@@ -1,8 +1,10 @@
-"""From accumulators in registers to stored results (NUMERICS 4, form A): the fast way in bytes and words, or any way.
+"""From accumulators in registers to stored results (NUMERICS 4): forms A and B fast in bytes and words, or any way.
 
 The fast way packs accumulators with saturation to i16 (which is the sat16 of the rule), multiplies high
 (floor(x · m / 2^16)), shifts by what is left of the post shift, adds the zero point, packs with saturation to bytes,
 and clamps. It is exact: floor(floor(a / 2^16) / 2^k) = floor(a / 2^(16+k)), and nothing between can overflow.
+
+Form B adds half a step behind the multiplication: of a shift by s, s − 1 are done, then half up is 1 more, halved.
 
 AArch64's instruction gives floor(2 · x · m / 2^16) instead, with saturation, which only −2^15 · −2^15 meets: such a
 multiplier is left to the other way (`byte_conv.is_quick`). A shift of 0 may then be left, and the zero point is added
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from ..isa import Scheme
 from ..types import DType
 from . import numerics, words, x86
 from .emitter import I8, I16, I32, I64, Emitter, const, element, lanes_of
@@ -22,14 +25,20 @@ from .finish import Finish, Rows, Sum, result_of
 from .offset import OFFSET, flipped, signed_byte
 
 # Row 0 holds the accumulators' start values. Behind it, packed: pre shifts; multipliers and shifts as words, two to an
-# i32; then, where there is an addend, its multipliers and shifts.
+# i32; then, where there is an addend, its multipliers and shifts, or where there is a sum, its weights and constant.
 PRE, WORDS, ADDEND = 1, 2, 3
+SUM = ADDEND
+
+
+def rounds(scheme: Scheme) -> int:
+    """1 where half a step is added behind the multiplication, in form B; else 0."""
+    return int(scheme is Scheme.FORM_B)
 
 
 def parameter_rows(finish: Finish, *, packed: bool) -> int:
     """How many rows there are behind the start values."""
     if packed:
-        return ADDEND - 1 + (2 if finish.addend is not None else 0)
+        return ADDEND - 1 + (2 if finish.beside is not None else 0)
     return finish.rows
 
 
@@ -52,7 +61,7 @@ def finish_packed(
     *,
     shifts: bool,
 ) -> None:
-    """Form A to bytes, 2 or 4 vectors of channels per pixel, whose channels are interleaved (`QuadPlan.channels`)."""
+    """Forms A and B to bytes: 2 or 4 vectors of channels per pixel, interleaved (`QuadPlan.channels`)."""
     out, addend = to
     if what.addend is not None:
         by_pixel = [_with_addend(e, what, rows, a, addend, p) for a, p in zip(by_pixel, places, strict=True)]
@@ -64,7 +73,7 @@ def finish_packed(
             scaled = [_scaled(e, what, w, m, p) for w, m, p in zip(two, mult, post, strict=True)]
             if what.sum is not None:
                 beside = _unpacked(e, e.load(addend, place, I8, 4 * rows.lanes), what.sum)
-                scaled = [_summed(e, what, a, b) for a, b in zip(scaled, beside, strict=True)]
+                scaled = [_summed(e, what, rows, a, b) for a, b in zip(scaled, beside, strict=True)]
             e.store(_to_bytes(e, what.sum or what, *scaled), out, place)
         return
     mult_, post_ = rows.load(WORDS, 0, I16), rows.load(WORDS, 1, I16)
@@ -72,7 +81,8 @@ def finish_packed(
     if what.sum is not None:
         signed = what.sum.beside.is_signed
         loaded = [e.load(addend, p, I8, 2 * rows.lanes) for p in places]
-        scaled = [_summed(e, what, a, e.resize(b, I16, signed=signed)) for a, b in zip(scaled, loaded, strict=True)]
+        beside = [e.resize(b, I16, signed=signed) for b in loaded]
+        scaled = [_summed(e, what, rows, a, b) for a, b in zip(scaled, beside, strict=True)]
     for i in range(0, len(scaled), 2):
         pair = min(i + 1, len(scaled) - 1)
         both = _to_bytes(e, what.sum or what, scaled[i], scaled[pair])
@@ -92,12 +102,18 @@ def _to_words(e: Emitter, acc: Sequence[ir.Value], pre: Sequence[ir.Value] | Non
 
 
 def _scaled(e: Emitter, what: Finish, x: ir.Value, mult: ir.Value, post: ir.Value) -> ir.Value:
-    """(x · mult) >> (16 + post), plus the zero point; without word shifts, a second time multiplied high."""
+    """(x · mult) >> (16 + post), halved once more in form B, plus the zero point; without word shifts, a second time
+    multiplied high.
+    """
     if not e.host.x86:
         y = e.b.ashr(e.intrinsic("llvm.aarch64.neon.sqdmulh.v8i16", x.type, x, mult), post)
+        if rounds(what.scheme):
+            y = e.intrinsic("llvm.aarch64.neon.srhadd.v8i16", y.type, y, const(y.type, 0))  # (y + 0 + 1) >> 1
         return y if what.zero_point == 0 else e.overloaded("llvm.sadd.sat", y, const(y.type, what.zero_point))
     y = x86.multiply_high(e, x, mult)
     y = e.b.ashr(y, post) if e.host.lanes == 16 else x86.multiply_high(e, y, post)
+    if rounds(what.scheme):  # at most 2^14 before: no overflow
+        y = e.b.ashr(e.b.add(y, const(y.type, 1)), const(y.type, 1))
     return y if what.zero_point == 0 or _adds_late(what) else e.b.add(y, const(y.type, what.zero_point))
 
 
@@ -113,23 +129,24 @@ def _unpacked(e: Emitter, bytes_: ir.Value, what: Sum) -> list[ir.Value]:
     return [e.b.ashr(v, const(kind, 8)) for v in high]
 
 
-def _summed(e: Emitter, what: Finish, a: ir.Value, b: ir.Value) -> ir.Value:
+def _summed(e: Emitter, what: Finish, rows: Rows, a: ir.Value, b: ir.Value) -> ir.Value:
     """Words of the result, not clamped yet, and words beside it → words of the sum, saturated to i16."""
     s = what.sum
     assert s is not None
     a = e.smin(e.smax(a, const(a.type, what.lo)), const(a.type, what.hi))
     if not e.host.x86:
-        low, high = (_weighed(e, s, x, y) for x, y in zip(_halves(e, a), _halves(e, b), strict=True))
+        low, high = (_weighed(e, s, rows, x, y) for x, y in zip(_halves(e, a), _halves(e, b), strict=True))
         return _narrowed(e, low, high, I16)
-    sums = words.weighted_sum(e, a, b, (s.own, s.other), s.constant)
+    sums = words.pair_sums(e, a, b, rows.load(SUM, 0, I16), rows.load(SUM + 1, 0))
     low, high = (e.b.ashr(v, const(v.type, s.shift)) for v in sums)
     return x86.pack_words(e, low, high)
 
 
-def _weighed(e: Emitter, s: Sum, a: ir.Value, b: ir.Value) -> ir.Value:
-    """AArch64: words to i32 sums; a product by a constant word widens."""
-    x, y = (e.b.mul(e.resize(v, I32), const(I32, by, lanes_of(v))) for v, by in ((a, s.own), (b, s.other)))
-    total = e.b.add(e.b.add(x, y), const(x.type, s.constant))
+def _weighed(e: Emitter, s: Sum, rows: Rows, a: ir.Value, b: ir.Value) -> ir.Value:
+    """AArch64: words to i32 sums; a product of words widens."""
+    weights = [_halves(e, rows.load(SUM, n, I16))[0] for n in (0, 1)]
+    x, y = (e.b.mul(e.resize(v, I32), e.resize(w, I32)) for v, w in zip((a, b), weights, strict=True))
+    total = e.b.add(e.b.add(x, y), rows.load(SUM + 1, 0))
     return e.b.ashr(total, const(x.type, s.shift))
 
 

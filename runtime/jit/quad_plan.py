@@ -7,11 +7,12 @@ is taken off the accumulator's start value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .host import Dot, Host
+from .quad_tail import Tail, tail_of
 from .tiles import ChannelCut
-from .window import Line, Window
+from .window import Line, Window, pixel_step
 
 SMALL_WEIGHTS = 700_000  # bytes that stay in the L2 cache: rows outermost; larger weights: panels outermost
 PREFETCHED = 100_000  # bytes of weights from which a panel comes from afar, and the next one is fetched ahead
@@ -29,6 +30,7 @@ class QuadPlan(ChannelCut):
     rows_outer: bool
     packed: bool  # channels are interleaved as the packing instructions of the fast finish want them
     prefetch: bool
+    tail: Tail | None = field(default=None, kw_only=True)  # what is left of kernel rows is done together
 
     def channels(self) -> list[list[int]]:
         """For every vector of every chunk, the channel in each lane; beyond the last channel for unused lanes."""
@@ -92,7 +94,8 @@ def make_quad_plan(window: Window, host: Host, weights: int, *, fast: bool, offs
     height = 1 if one_list else window.rows.out
     width = window.batch * window.rows.out * window.columns.out if one_list else window.columns.out
     steps = window.rows.kernel * segments_of(window) * steps_of(_segment_bytes(window))
-    shape = _Shape(outputs, height, width, steps, fast=fast)
+    tail = None if in_place else _tail(window, host)
+    shape = _Shape(outputs, height, width, steps, 0 if tail is None else tail.rows - tail.steps, fast=fast)
     best = min(
         (_cost(host, shape, v, r, c), -v * r * c, v, r, c)
         for v in range(1, 5)
@@ -108,7 +111,15 @@ def make_quad_plan(window: Window, host: Host, weights: int, *, fast: bool, offs
         rows_outer=weights <= SMALL_WEIGHTS,
         packed=fast and _packs(host, outputs, vectors),
         prefetch=weights >= PREFETCHED and lines <= MOST_TILES and host.x86,
+        tail=tail if rows == 1 else None,
     )  # fmt: skip
+
+
+def _tail(window: Window, host: Host) -> Tail | None:
+    if host.dot is not Dot.U8S8 or segments_of(window) > 1:
+        return None
+    step = pixel_step(window) * (window.channels // window.group)
+    return tail_of(window.rows.kernel, _segment_bytes(window), step)
 
 
 def _packs(host: Host, outputs: int, vectors: int) -> bool:
@@ -126,12 +137,16 @@ def _fits(host: Host, outputs: int, size: tuple[int, int], vectors: int, rows: i
 
 @dataclass(frozen=True)
 class _Shape:
-    """What tiles have to cover: `outputs` channels of `height` × `width` pixels, `steps` of four products each."""
+    """What tiles have to cover: `outputs` channels of `height` × `width` pixels, `steps` of four products each.
+
+    A tile of one row does with `saved` fewer.
+    """
 
     outputs: int
     height: int
     width: int
     steps: int
+    saved: int
     fast: bool  # results are 8 bits by form A
 
 
@@ -148,7 +163,7 @@ def _cost(host: Host, shape: _Shape, vectors: int, rows: int, columns: int) -> f
 
     def tile(count: int) -> float:
         step = max(count * vectors / 2, (each * count + vectors) / 2 + 0.5, 4.5) + 0.6
-        return shape.steps * step + 12 + finish * count * vectors
+        return (shape.steps - (shape.saved if rows == 1 else 0)) * step + 12 + finish * count * vectors
 
     return tiles * (shape.height // rows * tile(pixels) + (shape.height % rows) * tile(columns))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llvmlite import ir
 
@@ -31,7 +31,9 @@ class Tile:
     packed: bool
     shifts: bool  # any pre-shift is not 0
     prefetch: bool
+    terms: bool  # `addend` holds an i32 per pixel, which joins all its accumulators
     finish: Finish
+    tail_rows: int = field(default=0, kw_only=True)  # quad_tail.py
 
     @property
     def pixels(self) -> list[tuple[int, int]]:
@@ -50,8 +52,9 @@ def tile_function(e: Emitter, tile: Tile) -> ir.Function:
     """`void(left, panel, i64 rows, i64 row_bytes, i64 segments, i64 segment_bytes, i64 steps, parameters, starts, out,
     addend, i64 ahead)`: acc = start + Σ over rows, segments and steps of four products; results to `out`.
 
-    `starts` are the elements, behind `out`, at which each vector of channels starts (i64 each; not read where
-    packed). `ahead` is how many bytes behind the panel the next one lies, which is fetched meanwhile.
+    Behind the last row come the tail rows, one step of each. `starts` are the elements, behind `out`, at which each
+    vector of channels starts (i64 each; not read where packed). `ahead` is how many bytes behind the panel the next one
+    lies, which is fetched meanwhile.
     """
     return e.helper(("tile", tile), ARGS, lambda inner: _emit(inner, tile))
 
@@ -62,6 +65,7 @@ def _emit(e: Emitter, tile: Tile) -> None:
     first = [own.load(0, n) for n in range(tile.vectors)]
     pixels = tile.pixels
     by_lane = e.host.dot is Dot.S8S8
+    zero = ir.Constant(I64, 0)
 
     def step(_: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
         at, weights, *acc = state
@@ -90,7 +94,12 @@ def _emit(e: Emitter, tile: Tile) -> None:
 
         return e.fold(0, segments, state, per_segment, nonempty=True)
 
-    _, *acc = e.fold(0, rows, [panel, *(first * len(pixels))], per_row, nonempty=True)
+    terms = [e.splat(e.load(addend, p, I32), tile.lanes) for p in range(len(pixels))] if tile.terms else []
+    start = [e.b.add(f, t) for t in terms for f in first] or first * len(pixels)
+    state = e.fold(0, rows, [panel, *start], per_row, nonempty=True)
+    for j in range(tile.tail_rows):
+        _, *state = step(zero, [e.at(left, e.b.mul(e.b.add(rows, ir.Constant(I64, j)), row_bytes)), *state])
+    _, *acc = state
     finish_tile(e, tile, own, acc, (starts, out, addend))
 
 

@@ -104,7 +104,7 @@ def collect(*modules: ModuleType) -> Registry:
     return Registry(kernels, packings)
 
 
-_UNKEYED = {"inputs", "outputs", "loc"}
+_UNKEYED = {"inputs", "outputs", "loc", "add", "left"}  # an AddedConv2d's variant holds what code depends on
 
 
 def kernel_key(op: Instruction, ins: Sequence[Tensor | None], outs: Sequence[Tensor], variant: Hashable) -> Hashable:

@@ -50,12 +50,13 @@ def weighted_sum(e: Emitter, a: ir.Value, b: ir.Value, weights: tuple[int, int],
     """a · weights[0] + b · weights[1] + start in i32, modulo 2^32, of vectors of words; weights are i16."""
     both = ir.Constant(a.type, [*weights] * (lanes_of(a) // 2))
     start = (start + (1 << 31)) % (1 << 32) - (1 << 31)
+    return pair_sums(e, a, b, both, const(I32, start, lanes_of(a) // 2) if start else None)
 
-    def sums(pairs: ir.Value) -> ir.Value:
-        return plus(e, x86.multiply_add(e, pairs, both), start)
 
-    low, high = x86.interleave(e, a, b)
-    return sums(low), sums(high)
+def pair_sums(e: Emitter, a: ir.Value, b: ir.Value, both: ir.Value, start: ir.Value | None) -> Words:
+    """The same with weights in turns, words like `a` and `b`, and a vector of i32 to start from, if any."""
+    low, high = (x86.multiply_add(e, pairs, both) for pairs in x86.interleave(e, a, b))
+    return (low, high) if start is None else (e.b.add(low, start), e.b.add(high, start))
 
 
 def product(e: Emitter, a: ir.Value, b: ir.Value) -> Words:

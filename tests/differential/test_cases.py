@@ -57,15 +57,16 @@ def test_case(name: str) -> None:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            pytest.skip("a TorchScript model, whose making needs PyTorch; hbc takes ONNX and .hbir so far")
-    if not isinstance(model, onnx.ModelProto):
-        pytest.skip("a TorchScript model: hbc takes ONNX and .hbir so far")
+            pytest.skip("a TorchScript model, whose making and reading need PyTorch")
     if tolerance == "reject":
         with pytest.raises(HbcError) as caught:
             hbc.compile(model, arith="onnx")
         assert_explained(str(caught.value))
         return
-    program = hbc.compile(model, arith="onnx", shapes={k: v.shape for k, v in feeds.items()}).program
+    given: dict[str, Any] = {"shapes": {k: v.shape for k, v in feeds.items()}}
+    if not isinstance(model, onnx.ModelProto):  # a ScriptModule, which names neither sizes nor outputs
+        given = {"example": feeds, "output_names": list(expected)}
+    program = hbc.compile(model, arith="onnx", **given).program
     with Session(program) as session:
         got = session.run(feeds)
     assert set(got) == set(expected)

@@ -124,6 +124,43 @@ def test_same_integers(
         np.testing.assert_array_equal(results[i], want)
 
 
+def two_sums(rng: np.random.Generator) -> tuple[Case, dict[int, np.ndarray]]:
+    """Two convolutions and sums that differ in nothing but their numbers, and what the sums must hold."""
+    x, b = (rng.integers(-128, 128, (1, 3, 5, 64)).astype(np.int8) for _ in range(2))
+    jobs = [job for _ in range(2) for job in (conv_job(rng, x, 1, (-128, 127), 0.0), add_job(rng, b, b, (0, 127), 15))]
+    plain = layout(jobs)
+    steps: list[Instruction] = []
+    held = dict(plain.values)
+    for conv, add in zip(plain.ops[::2], plain.ops[1::2], strict=True):
+        assert isinstance(conv, Conv2d)
+        assert isinstance(add, Add)
+        steps += replace(conv, zero_point=3, pad_value=0), replace(add, inputs=(conv.outputs[0], add.inputs[1]))
+    for op in steps:
+        operands = [None if i < 0 else held[i] if i in held else plain.model.constant(i) for i in op.inputs]
+        outs = [plain.model.tensors[i] for i in op.outputs]
+        held |= dict(zip(op.outputs, reference.execute(op, operands, outs), strict=True))
+    model = replace(plain.model, segments=(BpuSegment("s", tuple(steps)),))
+    sums = [op.outputs[0] for op in steps[1::2]]
+    return Case(tuple(steps), model, plain.values), {i: held[i] for i in sums}
+
+
+@machines
+def test_sums_of_other_numbers_share_a_kernel(machine: Host) -> None:
+    case, expected = two_sums(np.random.default_rng(5))
+    results = run_jit(case, 1, 0xA5, machine)
+    for i, want in expected.items():
+        np.testing.assert_array_equal(results[i], want)
+
+
+@needs_fast_finish
+def test_that_kernel_is_one() -> None:
+    case, _ = two_sums(np.random.default_rng(5))
+    made = assembly._Assembly(case.model, NATIVE)
+    ops = fused(made.model, made.can_add)[0]
+    assert [type(op) for op in ops] == [AddedConv2d, AddedConv2d]
+    assert made.prepare(ops[0])[0] is made.prepare(ops[1])[0]
+
+
 def fused_ops(case: Case) -> list[type[Instruction]]:
     made = assembly._Assembly(case.model, NATIVE)
     return [type(op) for op in fused(made.model, made.can_add)[0]]

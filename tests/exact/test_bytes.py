@@ -127,6 +127,22 @@ def test_tails_of_rows(machine: Host, width: int, kernel: int) -> None:
         convolve(np.random.default_rng(width), (1, 2, width, channels), 72, machine, **window)
 
 
+STEMS = [  # kernel, stride, channels, width: what is left of the rows makes one to five further steps
+    ((7, 7), 2, 3, 23), ((7, 7), 2, 3, 64), ((3, 3), 2, 3, 17), ((5, 3), 4, 3, 41), ((7, 3), 3, 3, 8),
+    ((4, 2), 2, 3, 9), ((3, 1), 1, 5, 31), ((6, 5), 2, 3, 50), ((9, 3), 1, 6, 12), ((5, 1), 3, 7, 100),
+]  # fmt: skip
+
+
+@machines
+@pytest.mark.parametrize(("kernel", "stride", "channels", "width"), STEMS)
+def test_what_is_left_of_kernel_rows(
+    machine: Host, kernel: tuple[int, int], stride: int, channels: int, width: int
+) -> None:
+    window = {"kernel": kernel, "strides": (stride, stride), "dilations": (1, 1)}
+    for pads, added in (((0, 0, 0, 0), False), ((3, 2, 1, 3), True)):
+        convolve(np.random.default_rng(width), (2, 11, width, channels), 72, machine, pads=pads, added=added, **window)
+
+
 @machines
 @given(
     case=st.fixed_dictionaries({**windows, **finishes}),
@@ -219,6 +235,15 @@ def test_the_cases_are_the_fast_ones() -> None:
     """What these tests are for: plans are packed."""
     plans = [make_quad_plan(square(32, 64, 3), m, 9 * 32 * 64, fast=True, offset=True) for m in ABLE]
     assert all(p.packed for p in plans)
+
+
+@needs_bytes
+def test_what_is_left_of_kernel_rows_is_done_together() -> None:
+    """A stem of 7 × 7 × 3 takes 5 steps per row and 2 for what is left of all rows."""
+    axis = Axis(224, 112, 7, 2, 1, 3)
+    stem = Window(1, 3, 1, 64, axis, axis, 0)
+    tails = [make_quad_plan(stem, m, 64 * 147, fast=True, offset=False).tail for m in ABLE]
+    assert {t and (t.start, t.bytes, t.steps) for t in tails} == {(20, 1, 2)}
 
 
 @needs_bytes

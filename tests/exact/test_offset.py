@@ -57,6 +57,8 @@ SELECTED = [np.random.default_rng(4).random(X) < 0.5, image(1), image(2)]
 JOBS = {
     "conv": job(isa.Conv2d, [image(1), weights(70, 1, 1, 70), *CONV], X, **FORM_A),
     "conv-transpose": job(isa.ConvTranspose2d, [image(1), weights(70, 1, 1, 70), *CONV[:4]], X, **FORM_A),
+    "matmul": job(isa.Matmul, [image(1), image(2, (1, 5, 70, 70)), None, *ONE], X, dynamic=(0, 1), **FORM_B,
+                  lhs_zero_point=3, rhs_zero_point=-9),
     "add": two(isa.Add, **FORM_B, **ADD),
     "add-row": two(isa.Add, other=(1, 1, 1, 70), **FORM_B, **ADD),
     "add-beyond-i32": two(isa.Add, **FORM_B, **{**ADD, "shift": 40}),

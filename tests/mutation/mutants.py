@@ -223,6 +223,15 @@ BYTES = (
         "return -(-elements // 4)", "return max(1, elements // 4)", "tests/exact/test_conv.py",
     ),
     _one(
+        "the last block of a tail row is left out", "runtime/jit/quad_tail.py",
+        "k.loop(0, -(-count * step // chunk))", "k.loop(0, count * step // chunk)", "tests/exact/test_bytes.py",
+    ),
+    _one(
+        "a left byte is taken from the row before", "runtime/jit/quad_tail.py",
+        "return number // self.bytes, self.start", "return max(0, number - 1) // self.bytes, self.start",
+        "tests/exact/test_bytes.py",
+    ),
+    _one(
         "the second row of a tile reads the first one's rows", "runtime/jit/quad_conv.py",
         "line = self.row_bytes * w.rows.stride", "line = 0", "tests/exact/test_conv.py",
     ),
@@ -278,7 +287,7 @@ AARCH64 = (
     ),
     _one(
         "sums of words lose their constant", "runtime/jit/quad_finish.py",
-        "total = e.b.add(e.b.add(x, y), const(x.type, s.constant))", "total = e.b.add(x, y)", ARM,
+        "total = e.b.add(e.b.add(x, y), rows.load(SUM + 1, 0))", "total = e.b.add(x, y)", ARM,
     ),
 )  # fmt: skip
 
@@ -313,6 +322,56 @@ PAIRS = (
         "one operand without negative numbers is taken for a proof", "runtime/jit/ranges.py",
         "bool(read) and all(i in known for i in read)", "any(i in known for i in read)",
         "tests/unit/runtime/test_jit_pairs.py",
+    ),
+)  # fmt: skip
+
+PRODUCT, BY_MACHINE = "runtime/jit/quad_matmul.py", "tests/exact/test_matmul.py"
+PRODUCTS = (
+    _one(
+        "byte product: rows behind the last four are dropped", PRODUCT, "        if p.k % 4:\n",
+        "        if p.k % 4 > 1:\n", BY_MACHINE,
+    ),
+    _one(
+        "byte product: the last run of rows moves back too far", PRODUCT,
+        "i64(p.m - self.run))", "i64(p.m - self.run - 1))", BY_MACHINE,
+    ),
+    _one(
+        "byte product: the last chunk does not move back", PRODUCT,
+        "[k.smin(k.b.mul(chunk, i64(plan.width)), i64(plan.columns - plan.width))]",
+        "[k.b.mul(chunk, i64(plan.width))]",
+        BY_MACHINE,
+    ),
+    _one(
+        "byte product: what q + 128 adds is not taken off", PRODUCT, "(OFFSET if dot is Dot.U8S8 else 0) +", "0 +",
+        BY_MACHINE,
+    ),
+    _one(
+        "byte product: the sum of a row forgets its last bytes", PRODUCT, "whole, length, [total],",
+        "whole, whole, [total],", BY_MACHINE,
+    ),
+    _one(
+        "byte product: every tile of a run has the first rows' terms", PRODUCT, "self.k.at(self.terms, pixel, 4)",
+        "self.terms", BY_MACHINE,
+    ),
+    _one(
+        "byte product: two vectors in the wrong order", PRODUCT, "for part in range(parts) for j in (0, 1)",
+        "for j in (0, 1) for part in range(parts)", BY_MACHINE,
+    ),
+    _one(
+        "byte product: a panel serves the next chunk, too", PRODUCT, 'k.b.icmp_signed("==", number, i64(0)), k.b',
+        'k.b.icmp_signed("==", number, i64(-1)), k.b', BY_MACHINE,
+    ),
+    _one(
+        "form B in words: half a step is not added", "runtime/jit/quad_finish.py",
+        "y = e.b.ashr(e.b.add(y, const(y.type, 1)), const(y.type, 1))", "y = e.b.ashr(y, const(y.type, 1))", BY_MACHINE,
+    ),
+    _one(
+        "form B in words: the least post shift is that of form A", "runtime/jit/quad_conv.py",
+        "(16 if host.lanes == 16 else 18) + rounds(scheme)", "16 if host.lanes == 16 else 18", BY_MACHINE,
+    ),
+    _one(
+        "form B in words: half a step is not added on AArch64", "runtime/jit/quad_finish.py",
+        "llvm.aarch64.neon.srhadd.v8i16", "llvm.aarch64.neon.shadd.v8i16", ARM,
     ),
 )  # fmt: skip
 
@@ -473,5 +532,5 @@ THREADS = (
 )  # fmt: skip
 
 MUTANTS: tuple[Mutant, ...] = (
-    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *DERIVATION, *BOTH, *LIGHT, *THREADS
+    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *PRODUCTS, *DERIVATION, *BOTH, *LIGHT, *THREADS
 )  # fmt: skip

@@ -12,6 +12,7 @@ from hbc.ir.ops import PLAIN_UNARY, Cast, Clip, Dequantize, Less, Maximum, Minim
 from hbc.ir.ops.unary import Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Selu, Softplus, ThresholdedRelu
 from hbc.ir.types import DType
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_quant import quantized
 from ..onnx_weights import limited_weight
@@ -96,7 +97,7 @@ def _between(n: Node) -> Results:
     return n.op(Minimum, x, n.x(2)) if n.has(2) else x
 
 
-def limited(n: Node, x: Value, low: float, high: float) -> Value:
+def limited(n: Building, x: Value, low: float, high: float) -> Value:
     """x in [low, high], in x's own numbers; quantised integers are limited as the reals they stand for (exactly so)."""
     if math.isnan(low) or math.isnan(high):
         raise n.fail("a bound is NaN", hint="check the constant")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hbc.ir.core import Value
 from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Dequantize, Linear, Matmul, Reshape, Slice
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_weights import is_weight, require_finite, reshaped, scaled, transposed
 from .registry import onnx_op
@@ -132,7 +133,7 @@ def matmul(n: Node) -> Results:
     return multiply(n, *operands)
 
 
-def multiply(n: Node, lhs: Value, rhs: Value) -> Value:
+def multiply(n: Building, lhs: Value, rhs: Value) -> Value:
     """lhs · rhs by NumPy's rules, ranks of 1 and more."""
     require_finite(n, lhs, rhs)
     a, b = lhs.type.shape, rhs.type.shape

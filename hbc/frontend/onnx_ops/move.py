@@ -10,6 +10,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import Concat, Pad
 from hbc.ir.types import DType
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_weights import reshaped
 from .pick import GATHER_LIMIT, slice_op, sliced, taken
@@ -138,7 +139,7 @@ def _all_pads(n: Node, pads: tuple[int, ...], rank: int) -> list[int]:
     return full
 
 
-def bordered(n: Node, x: Value, pads: list[int], mode: str) -> Value:
+def bordered(n: Building, x: Value, pads: list[int], mode: str) -> Value:
     """`x` cropped where pads are negative, then between copies of its own elements, axis by axis."""
     rank = x.type.rank
     x, pads = _cropped(n, x, pads)
@@ -151,7 +152,7 @@ def bordered(n: Node, x: Value, pads: list[int], mode: str) -> Value:
     return x
 
 
-def _cropped(n: Node, x: Value, pads: list[int]) -> tuple[Value, list[int]]:
+def _cropped(n: Building, x: Value, pads: list[int]) -> tuple[Value, list[int]]:
     """`x` without what negative pads cut off, and the pads that are left."""
     rank = x.type.rank
     if min(pads, default=0) >= 0:
@@ -163,7 +164,7 @@ def _cropped(n: Node, x: Value, pads: list[int]) -> tuple[Value, list[int]]:
     return slice_op(n, x, starts, sizes, [1] * rank), [max(0, p) for p in pads]
 
 
-def padded(n: Node, x: Value, pads: list[int], value: float) -> Value:
+def padded(n: Building, x: Value, pads: list[int], value: float) -> Value:
     """`x` cropped where pads are negative, then inside a border of `value` in x's own numbers."""
     x, pads = _cropped(n, x, pads)
     if not any(pads):

@@ -9,12 +9,12 @@ import numpy as np
 from hbc.ir.core import Value
 from hbc.ir.ops import Gather, Slice
 
-from ..onnx_node import Node
+from ..building import Building
 
 GATHER_LIMIT = 1 << 16  # indices that an op's attribute may hold; a larger table is looked up on the CPU
 
 
-def sliced(n: Node, x: Value, axis: int, start: int, size: int) -> Value:
+def sliced(n: Building, x: Value, axis: int, start: int, size: int) -> Value:
     """`size` indices along `axis` from `start`."""
     sizes = list(x.type.shape)
     starts = [0] * len(sizes)
@@ -22,7 +22,7 @@ def sliced(n: Node, x: Value, axis: int, start: int, size: int) -> Value:
     return slice_op(n, x, starts, sizes, [1] * len(sizes))
 
 
-def slice_op(n: Node, x: Value, starts: list[int], sizes: list[int], steps: list[int]) -> Value:
+def slice_op(n: Building, x: Value, starts: list[int], sizes: list[int], steps: list[int]) -> Value:
     """A slice, or `x` itself where nothing is left out."""
     if tuple(sizes) == x.type.shape and not any(starts) and set(steps) <= {1}:
         return x
@@ -33,7 +33,7 @@ def slice_op(n: Node, x: Value, starts: list[int], sizes: list[int], steps: list
     return n.op(Slice, x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
 
 
-def taken(n: Node, x: Value, axis: int, indices: Sequence[int] | np.ndarray) -> Value:
+def taken(n: Building, x: Value, axis: int, indices: Sequence[int] | np.ndarray) -> Value:
     """x at `indices` (not negative) along `axis`: itself, a slice where they are evenly spaced, else a gather."""
     found = np.asarray(indices, np.int64).reshape(-1)
     steps = np.unique(np.diff(found))

@@ -6,6 +6,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import AvgPool, MaxPool, Pool, ReduceMax, ReduceMean, Reshape
 from hbc.ir.types import DType, TensorType
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_weights import reshaped
 from .registry import onnx_op
@@ -102,7 +103,7 @@ def global_average_pool(n: Node) -> Results:
     return n.call() if operands is None else whole_average(n, operands[0])
 
 
-def whole_average(n: Node, x: Value) -> Value:
+def whole_average(n: Building, x: Value) -> Value:
     """The mean over all spatial axes of [N,C,…], kept as 1."""
     return _whole(n, x, AvgPool, ReduceMean)
 
@@ -114,7 +115,7 @@ def global_max_pool(n: Node) -> Results:
     return n.call() if operands is None else _whole(n, operands[0], MaxPool, ReduceMax)
 
 
-def _whole(n: Node, x: Value, pool: type[Pool], reduce: type[ReduceMean | ReduceMax]) -> Value:
+def _whole(n: Building, x: Value, pool: type[Pool], reduce: type[ReduceMean | ReduceMax]) -> Value:
     if x.type.rank < 3:
         raise n.fail(f"the input has rank {x.type.rank}", why="a global pool takes [N,C,…]")
     if x.type.rank == 4:
@@ -122,6 +123,6 @@ def _whole(n: Node, x: Value, pool: type[Pool], reduce: type[ReduceMean | Reduce
     return n.op(reduce, x, axes=tuple(range(2, x.type.rank)), keepdims=True)
 
 
-def per_tensor(n: Node, x: Value) -> Value:
+def per_tensor(n: Building, x: Value) -> Value:
     """`x`, as plain integers where each channel has its own scale: those integers can't be compared as reals."""
     return n.stripped(x) if x.type.quant is not None and not x.type.quant.is_per_tensor else x

@@ -24,6 +24,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import ResizeLinear, ResizeNearest
 from hbc.ir.types import DType
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_weights import reshaped, transposed
 from .pick import taken
@@ -125,7 +126,7 @@ def resize(n: Node) -> Results:
         return n.call(reason=refused, hint=_HINT)
     if nearest:
         return _nearest(n, x, axes, mode)
-    return n.call() if x.type.dtype is not DType.F32 else _linear(n, x, axes, mode)
+    return n.call() if x.type.dtype is not DType.F32 else resize_linear(n, x, axes, mode)
 
 
 def _refusal(n: Node, axes: Sequence[Axis], mode: str, *, nearest: bool) -> str:
@@ -151,13 +152,17 @@ def _stays_inside(axis: Axis, mode: str) -> bool:
 
 
 def _nearest(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
-    """resize_nearest over H and W, or one gather per axis where other axes are resized, too."""
     rounding = n.text("nearest_mode", "round_prefer_floor") if n.version >= 11 else "simple"
     lists = []
     for a in axes:
         index = _rounded(a.positions(mode), rounding, shrinks=bool(a.scale < 1)).clip(0, a.size - 1).astype(np.int64)
         lists.append(np.arange(a.size) if a.keeps(mode) else index)
-    moved = [i for i, a in enumerate(axes) if not np.array_equal(lists[i], np.arange(a.size))]
+    return resize_nearest(n, x, lists)
+
+
+def resize_nearest(n: Building, x: Value, lists: Sequence[np.ndarray]) -> Value:
+    """resize_nearest over H and W, or a gather per axis where others are resized; `lists`: sources by index."""
+    moved = [i for i, size in enumerate(x.type.shape) if not np.array_equal(lists[i], np.arange(size))]
     quant = x.type.quant
     if x.type.rank == 4 and moved and min(moved) >= 2 and (quant is None or quant.axis in {None, 0, 1}):
         rows, columns = (tuple(int(i) for i in index) for index in lists[2:])
@@ -167,7 +172,7 @@ def _nearest(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
     return x
 
 
-def _linear(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
+def resize_linear(n: Building, x: Value, axes: Sequence[Axis], mode: str) -> Value:
     """resize_linear over the last two of four axes, which every case is brought to."""
     moved = [i for i, a in enumerate(axes) if not a.keeps(mode)]
     rank, shape = x.type.rank, x.type.shape
@@ -189,7 +194,7 @@ def _linear(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
     return transposed(n, y, tuple(order.index(i) for i in range(rank)))
 
 
-def _interpolated(n: Node, x: Value, axes: Sequence[Axis], mode: str) -> Value:
+def _interpolated(n: Building, x: Value, axes: Sequence[Axis], mode: str) -> Value:
     """x [N,C,H,W] resized along H and W."""
     rows, columns = ((0.0, 1.0) if a.keeps(mode) else a.line(mode) for a in axes)
     return n.op(ResizeLinear, x, size=tuple(a.out for a in axes), rows=rows, columns=columns)

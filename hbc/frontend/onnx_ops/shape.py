@@ -12,6 +12,7 @@ from hbc.ir.ops import Cast, Expand
 from hbc.ir.ops.shapes import broadcast
 from hbc.ir.types import DType, Quant
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_quant import dequantized
 from ..onnx_tensors import DTYPES, ELEM_TYPES, dtype_name
@@ -106,7 +107,7 @@ def expand(n: Node) -> Results:
     return expanded(n, x, broadcast(x.type.shape, shape))
 
 
-def expanded(n: Node, x: Value, shape: tuple[int, ...]) -> Value:
+def expanded(n: Building, x: Value, shape: tuple[int, ...]) -> Value:
     """`x` repeated to `shape`."""
     if shape == x.type.shape:
         return x

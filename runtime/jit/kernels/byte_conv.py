@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...isa import Conv2d, ConvTranspose2d, Scheme
+from ...isa import Conv2d, ConvTranspose2d, Matmul, Scheme
 from ...numerics import I16_MAX
 from ...program import Tensor
 from ...types import DType
@@ -27,15 +27,16 @@ from ..registry import Constants, KernelBuilder, Packed
 from ..window import Window
 
 Array = npt.NDArray[Any]
-AnyConv = Conv2d | ConvTranspose2d
+AnyConv = Conv2d | ConvTranspose2d | Matmul
 
 
 @dataclass(frozen=True)
 class ByteVariant:
-    """The packing variant: the plan, and whether any pre-shift is not 0."""
+    """The packing variant: the plan, whether any pre-shift is not 0, and what an AddedConv2d does to its results."""
 
     plan: QuadPlan
     shifts: bool
+    sum: Sum | None = None
 
 
 def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host, *, quick: bool) -> bool:
@@ -49,14 +50,14 @@ def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host
 
 
 def is_quick(op: AnyConv, out: Tensor, constants: Constants, host: Host) -> bool:
-    """True where the fast finish serves: 8 bits by form A, and no live channel's post shift too small for it."""
-    if op.scheme is not Scheme.FORM_A or out.dtype is not DType.I8:
+    """True where the fast finish serves: 8 bits by form A or B, and no live channel's post shift too small for it."""
+    if op.scheme not in {Scheme.FORM_A, Scheme.FORM_B} or out.dtype is not DType.I8:
         return False
     mult, post = constant(constants, 3, "multiplier"), constant(constants, 5, "post_shift")
     if host.dot is Dot.S8S8 and int(mult.min(initial=0)) == -I16_MAX - 1:
         return False
     live = np.broadcast_to(post, mult.shape)[mult != 0]
-    return int(live.min(initial=31)) >= least_post_shift(host)
+    return int(live.min(initial=31)) >= least_post_shift(host, op.scheme)
 
 
 def pack_byte_window(
@@ -85,8 +86,8 @@ def pack_byte_window(
     # what is multiplied is q + offset, what the sum wants is q − zero_point
     starts = (0 if bias is None else bias.astype(np.int64)) - (window.zero_point + offset) * sums
     group = 1 if window.is_depthwise else window.group
-    parameters = pack_parameters(plan, host, group, _wrapped(starts), rows)
-    shifts = op.scheme is Scheme.FORM_A and bool(np.any(rows[1]))
+    parameters = pack_parameters(plan, host, group, wrapped(starts), rows, op.scheme)
+    shifts = op.scheme in {Scheme.FORM_A, Scheme.FORM_B} and bool(np.any(rows[1]))
     if window.is_depthwise:
         panels = pack_depthwise(turned, plan)
     elif not further:
@@ -107,7 +108,7 @@ def _plan(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bo
     return make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
 
 
-def _wrapped(values: Array) -> Array:
+def wrapped(values: Array) -> Array:
     """Modulo 2^32, as the accumulators are: what the offset adds comes off again exactly."""
     return np.asarray(values, np.int64).astype(np.uint32).view(np.int32)
 
@@ -130,7 +131,7 @@ def finish_of(op: AnyConv, out: Tensor, addend: Tensor | None) -> Finish:
     if isinstance(op, AddedConv2d):
         assert addend is not None
         own = op.scheme, op.zero_point, op.clamp_min, op.clamp_max, DType.I8
-        return Finish(*own, sum=Sum.of(op.add, addend, out, left=op.left))
+        return Finish(*own, sum=Sum.of(op.add, addend, out))
     if isinstance(op, Conv2d) and addend is not None:
         return Finish.of(op, out, addend, op.addend_zero_point)
     return Finish.of(op, out)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from ...isa import Conv2d, ConvTranspose2d, Scheme
+from ...isa import Conv2d, ConvTranspose2d, Matmul, Scheme
 from ...numerics import I32_MAX
 from ...program import Tensor
 from ...types import DType
 from ..convolve import Convolution, Operands, Plan, convolve, make_plan, pack_weight
 from ..dynamic import pack_panel
-from ..finish import Sum, addend_bound, constant, pack_bias, pack_parameters
+from ..finish import Sum, Weights, addend_bound, constant, pack_bias, pack_parameters
 from ..fused import AddedConv2d
 from ..host import Host
 from ..offset import is_offset
+from ..quad_conv import with_sum
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..window import Axis, Window
 from .byte_conv import (
@@ -33,7 +35,7 @@ from .byte_conv import (
 )
 
 Array = npt.NDArray[Any]
-AnyConv = Conv2d | ConvTranspose2d
+AnyConv = Conv2d | ConvTranspose2d | Matmul
 
 
 @packing(Conv2d, AddedConv2d)
@@ -46,7 +48,15 @@ def pack_conv(
     if ins[7] is not None and op.scheme is not Scheme.FLOAT:  # in FLOAT the addend joins after the accumulator
         multiplier, shift = constant(constants, 7, "addend_multiplier"), constant(constants, 8, "addend_shift")
         extra = addend_bound(op.addend_zero_point, operand(ins, 6).dtype, multiplier, shift)
-    return pack_window(op, conv_window(op, x, weight, outs[0]), weight, (x, outs[0]), constants, host, extra)
+    packed = pack_window(op, conv_window(op, x, weight, outs[0]), weight, (x, outs[0]), constants, host, extra)
+    if not isinstance(op, AddedConv2d):
+        return packed
+    weights, variant = Weights.of(op.add, operand(ins, 6), outs[0], left=op.left), packed.variant
+    assert isinstance(variant, ByteVariant), "see can_add"
+    assert weights is not None, "see can_add"
+    parameters, *others = packed.arrays
+    variant = replace(variant, sum=Sum.of(op.add, operand(ins, 6), outs[0]))
+    return Packed((with_sum(parameters, weights, host), *others), variant)
 
 
 @kernel(Conv2d, AddedConv2d)
@@ -73,7 +83,7 @@ def can_add(
     if (
         values is None
         or any(c is None for c in constants[3:6])
-        or Sum.of(op.add, beside, outs[0], left=op.left) is None
+        or Weights.of(op.add, beside, outs[0], left=op.left) is None
     ):
         return False
     window, bias = conv_window(op, x, weight, outs[0]), constants[2]

@@ -1,43 +1,112 @@
-"""Matmul: rows of lhs by panels of rhs, both packed by the kernel, since either may be computed at run time."""
+"""Matmul, in one of three ways: a 1×1 convolution where the right side is one constant matrix; bytes by dot products of
+four (`quad_matmul.py`); else rows of lhs by panels of rhs in words, both packed by the kernel.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 
 from ...isa import Matmul, Scheme
 from ...numerics import I16_MAX, I32_MAX
 from ...program import Tensor
 from ...types import DType
+from ..convolve import Operands as Addresses
 from ..convolve import limited, run_length
 from ..emitter import I16, I32, const, element, i64
-from ..finish import Finish, constant, finish, pack_bias, pack_parameters
-from ..host import Host
+from ..finish import Finish, constant, finish, pack_bias
+from ..finish import pack_parameters as pack_word_parameters
+from ..host import Dot, Host
 from ..loops import coordinates
+from ..offset import flipped, is_offset
+from ..quad_conv import pack_parameters
+from ..quad_matmul import Entries, Product, ProductLoops
+from ..quad_plan import make_quad_plan
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..tiles import TileShape, accumulate, choose_pixels, choose_shape, steps_of, vector_start
-from ..window import Copy, copy_pixels
+from ..window import Axis, Copy, Window, copy_pixels
+from .byte_conv import ByteVariant, is_quick, parameter_names, wrapped
+from .conv import emit_window, pack_window
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class AsConvolution:
+    """The packing variant of a product by one constant matrix: that of the convolution."""
+
+    own: Hashable
 
 
 @packing(Matmul)
 def pack_matmul(
     op: Matmul, ins: Sequence[Tensor | None], outs: Sequence[Tensor], constants: Constants, host: Host
 ) -> Packed:
-    """Biases and the parameters of the requantisation; the TileShape is the variant."""
+    """Biases and the parameters of the requantisation, and the weights of what is a convolution; see the variants."""
     lhs, rhs = operand(ins, 0), operand(ins, 1)
+    weight = None if constants[1] is None or outs[0].elements == 0 else _as_weight(constants[1], op.rhs_zero_point)
+    if weight is not None:
+        tensor = replace(rhs, shape=weight.shape, dtype=DType.of(weight.dtype))
+        own = [constants[0], weight, *constants[2:]]
+        packed = pack_window(op, _row_window(op, lhs, outs[0]), tensor, (lhs, outs[0]), own, host, 0)
+        return Packed(packed.arrays, AsConvolution(packed.variant))
     bias = None if ins[2] is None else constant(constants, 2, "bias")
     start = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max())
     far = _farthest(lhs.dtype, op.lhs_zero_point) * _farthest(rhs.dtype, op.rhs_zero_point)
     narrow = _fits_i16(lhs, op.lhs_zero_point) and _fits_i16(rhs, op.rhs_zero_point)
     wide = not narrow or lhs.shape[-1] * far + start > I32_MAX
+    bytes_ = lhs.dtype is rhs.dtype is DType.I8 and host.dot in {Dot.U8S8, Dot.S8S8}
+    if bytes_ and not wide and outs[0].elements > 0:
+        return _pack_bytes(op, _product(op, lhs, rhs, outs[0]), lhs, outs[0], constants, host)
     shape = choose_shape(outs[0].shape[-1], host, wide=wide)
     names = [(3, "multiplier"), (4, "pre_shift"), (5, "post_shift")]
     present = names[: {Scheme.NONE: 0, Scheme.FLOAT: 1}.get(op.scheme, 3)]
-    return Packed((pack_bias(bias, shape, 1), pack_parameters(constants, present, shape, 1)), shape)
+    return Packed((pack_bias(bias, shape, 1), pack_word_parameters(constants, present, shape, 1)), shape)
+
+
+def _as_weight(values: Array, zero_point: int) -> Array | None:
+    """One constant matrix [1, …, k, n] less its zero point as weights [n, 1, 1, k]; None where there are several.
+
+    None, too, where no i16 holds what is left.
+    """
+    if math.prod(values.shape[:-2]) != 1:
+        return None
+    centred = values.astype(np.int64) - zero_point
+    for dtype in (np.int8, np.int16):
+        if np.iinfo(dtype).min <= centred.min() and centred.max() <= np.iinfo(dtype).max:
+            matrix = centred.reshape(values.shape[-2:]).T
+            return np.ascontiguousarray(matrix, dtype).reshape(len(matrix), 1, 1, -1)
+    return None
+
+
+def _row_window(op: Matmul, lhs: Tensor, out: Tensor) -> Window:
+    """The product by one matrix as a 1×1 convolution over the rows of all entries."""
+    k, rows = lhs.shape[-1], math.prod(lhs.shape[:-1])
+    return Window(
+        1, k, 1, out.shape[-1], Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0), 0, op.lhs_zero_point
+    )  # fmt: skip
+
+
+def _product(op: Matmul, lhs: Tensor, rhs: Tensor, out: Tensor) -> Product:
+    (m, k), n, entries = lhs.shape[-2:], rhs.shape[-1], math.prod(out.shape[:-2])
+    return Product(m, k, n, entries, op.lhs_zero_point, op.rhs_zero_point, is_offset(rhs))
+
+
+def _pack_bytes(op: Matmul, p: Product, lhs: Tensor, out: Tensor, constants: Constants, host: Host) -> Packed:
+    """Start values and parameters, for `ProductLoops`."""
+    quick = is_quick(op, out, constants, host)
+    plan = make_quad_plan(p.window, host, 0, fast=quick, offset=is_offset(lhs))
+    rows = [constant(constants, index, name) for index, name in parameter_names(op)]
+    bias = np.zeros(p.n, np.int64) if op.inputs[2] < 0 else constant(constants, 2, "bias").astype(np.int64)
+    starts = wrapped(bias + p.k * p.rhs_zero_point * p.raised(host.dot))
+    shifts = op.scheme in {Scheme.FORM_A, Scheme.FORM_B} and bool(np.any(rows[1]))
+    return Packed((pack_parameters(plan, host, 1, starts, rows, op.scheme),), ByteVariant(plan, shifts))
 
 
 def _farthest(dtype: DType, zero_point: int) -> int:
@@ -66,7 +135,15 @@ class _Sizes:
 @kernel(Matmul)
 def emit_matmul(k: KernelBuilder, op: Matmul, ins: Sequence[Tensor | None], outs: Sequence[Tensor]) -> None:
     """Items are (batch entry, chunk of columns, run of rows); a panel is packed when a thread comes to a new chunk."""
-    lhs, rhs, out, shape = operand(ins, 0), operand(ins, 1), outs[0], k.variant
+    lhs, rhs, out = operand(ins, 0), operand(ins, 1), outs[0]
+    if isinstance(k.variant, AsConvolution):
+        k.variant = k.variant.own
+        emit_window(k, op, _row_window(op, lhs, out), ins, out)
+        return
+    if isinstance(k.variant, ByteVariant):
+        _emit_bytes(k, op, lhs, rhs, out)
+        return
+    shape: TileShape = k.variant
     m, inner, n = lhs.shape[-2], lhs.shape[-1], rhs.shape[-1]
     run = run_length(m, inner, choose_pixels(m, shape, k.host)) if m else 0
     s = _Sizes(lhs.shape[:-2], rhs.shape[:-2], out.shape[:-2], m, inner, n, run)
@@ -85,13 +162,27 @@ def emit_matmul(k: KernelBuilder, op: Matmul, ins: Sequence[Tensor | None], outs
         with k.when(k.b.or_(k.b.icmp_signed("==", number, i64(0)), k.b.icmp_signed("==", item, k.begin))):
             base = k.b.mul(_batch_entry(k, entry, s.batch, s.rhs_batch), i64(inner * n))
             columns = k.at(k.ins[1], base, rhs.dtype.size)
-            _pack_panel(k, shape, s, (rhs.dtype, op.rhs_zero_point), columns, chunk, panel)
+            _pack_panel(k, shape, s, (rhs, op.rhs_zero_point), columns, chunk, panel)
         row = k.smin(k.b.mul(number, i64(run)), i64(m - run))
         source = k.b.add(k.b.mul(_batch_entry(k, entry, s.batch, s.lhs_batch), i64(m)), row)
-        copy = Copy(lhs.dtype, kind, op.lhs_zero_point, 0, inner, inner)
+        copy = Copy(lhs.dtype, kind, op.lhs_zero_point, 0, inner, inner, flip=is_offset(lhs))
         copy_pixels(k, copy, k.at(k.ins[0], k.b.mul(source, i64(inner)), lhs.dtype.size), rows, run)
         first = k.b.add(k.b.mul(entry, i64(m)), row)
         _emit_tiles(k, shape, s, Finish.of(op, out), (rows, panel, tile), (chunk, first), out)
+
+
+def _emit_bytes(k: KernelBuilder, op: Matmul, lhs: Tensor, rhs: Tensor, out: Tensor) -> None:
+    """See `quad_matmul.py`."""
+    p, variant, batch = _product(op, lhs, rhs, out), k.variant, out.shape[:-2]
+
+    def entries_of(entry: ir.Value) -> Entries:
+        flat = (_batch_entry(k, entry, batch, t.shape[:-2]) for t in (lhs, rhs))
+        left, right = (k.b.mul(f, i64(size)) for f, size in zip(flat, (p.m * p.k, p.k * p.n), strict=True))
+        return Entries(k.at(k.ins[0], left), k.at(k.ins[1], right))
+
+    parameters, to = k.packed[0], k.outs[0]
+    at = Addresses(k.ins[0], k.ins[1], parameters, parameters, to, to)
+    ProductLoops(k, p, variant.plan, Finish.of(op, out), at, shifts=variant.shifts).emit(entries_of)
 
 
 def _emit_tiles(
@@ -130,19 +221,20 @@ def _pack_panel(
     k: KernelBuilder,
     shape: TileShape,
     s: _Sizes,
-    source: tuple[DType, int],
+    source: tuple[Tensor, int],
     rhs: ir.Value,
     chunk: ir.Value,
     panel: ir.Value,
 ) -> None:
     """Columns of one chunk as `accumulate` reads them: pairs of rows, i16; wide: single rows, i32."""
-    dtype, zero_point = source
+    tensor, zero_point = source
     per_step = 1 if shape.wide else 2
     kind = I32 if shape.wide else I16
 
     def read(row: ir.Value, v: int) -> ir.Value:
         at = k.b.add(k.b.mul(row, i64(s.n)), vector_start(k, shape, chunk, v))
-        x = k.resize(k.load_first(rhs, at, element(dtype), shape.lanes, shape.used), kind)
+        x = k.load_first(rhs, at, element(tensor.dtype), shape.lanes, shape.used)
+        x = k.resize(flipped(k, x) if is_offset(tensor) else x, kind)
         return k.b.sub(x, const(x.type, zero_point)) if zero_point else x
 
     def write(step: ir.Value, v: int, value: ir.Value) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from unittest import mock
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -70,6 +71,21 @@ def test_what_was_compiled_is_found_again_and_runs(place: Path) -> None:
         assert np.array_equal(clamped(a_model()), first)
     assert first.min() == -3
     assert first.max() == 9
+
+
+def test_loading_generates_no_code(place: Path) -> None:
+    clamped(a_model())
+    generated: list[object] = []
+    create = llvm.create_mcjit_compiler
+
+    def watched(*args: Any) -> Any:
+        made = create(*args)
+        made.set_object_cache(lambda module, data: generated.append(module))
+        return made
+
+    with mock.patch.object(llvm, "create_mcjit_compiler", watched):
+        clamped(a_model())
+    assert generated == []
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_a_float_file_of_another_model_is_refused(tmp_path: Path, model: Path) -
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("onnx", "Stages are float, ort"),
+        ("onnx", "Stages are float, torch, ort"),
         ("refernce", "did you mean 'reference'?"),
         ("ir:quantise", "did you mean 'quantize'?"),
         ("ir:quantize/fold-qqd", "did you mean 'fold-qdq'?"),
