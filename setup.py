@@ -49,6 +49,7 @@ setup(
     package_dir={"hbc_runtime": "runtime"},  # "runtime" would claim a generic top-level name
     package_data={
         "hbc": ["py.typed"],
+        "hbc.perf": ["boards.json", "page.css", "page.js"],
         "hbc.verify": ["page.css", "page.js"],
         "hbc_runtime": ["py.typed"],
         "hbc_runtime.hbm": ["*.fbs"],
@@ -62,7 +63,7 @@ setup(
         "onnx>=1.18",  # the first that knows opset 23
         "rich>=13",
     ],
-    extras_require={"bench": BENCH, "cpu": CPU, "dev": DEV, "images": IMAGES, "torch": TORCH},
+    extras_require={"bench": BENCH, "cpu": CPU, "dev": DEV, "fit": ["scipy>=1.11"], "images": IMAGES, "torch": TORCH},
     entry_points={"console_scripts": ["hbc = hbc.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
