@@ -171,7 +171,8 @@ def _padded_macs(model: Model, op: isa.Instruction, march: MarchSpec) -> tuple[s
     o, kh, kw, c = model.tensors[op.inputs[1]].shape
     over = op.outputs[0] if isinstance(op, isa.Conv2d) else op.inputs[0]
     n, h, w, _ = model.tensors[over].shape
-    pixels = n * h * _up(w, width) * kh * kw
+    rows = n * h * _up(w, width) if w > 1 else _up(n * h, width)  # a linear layer's rows stand side by side
+    pixels = rows * kh * kw
     if op.group > 1 and c == 1:
         return "depthwise", pixels * _up(o, outputs)
     return "dense", pixels * op.group * _up(c, channels) * _up(o // op.group, outputs)
