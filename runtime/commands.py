@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from . import isa
+from .types import DType
 
 IN_DDR = -1  # the address of a tile that is not on chip: where its tensor lies is said by the model or by a Place
 
@@ -28,6 +31,21 @@ class Engine(enum.IntEnum):
     LUT = 5  # tables
     MOVE = 6  # transposes, concatenations, and other moves inside the on-chip memory
     HOST = 7  # what computes with reals: the host's CPU (or a DSP), from DDR to DDR, whole tensors at once
+
+
+_TENSOR = (isa.Conv2d, isa.ConvTranspose2d, isa.Matmul)
+_POOL = (isa.MaxPool, isa.AvgPool, isa.ResizeNearest, isa.ResizeBilinear, isa.GridSample)
+_LUT = (isa.Lut, isa.SegmentLut)
+_MOVE = (isa.Concat, isa.Slice, isa.Pad, isa.Transpose, isa.Reshape, isa.Gather, isa.Expand)
+_HOST = (isa.Quantize, isa.Dequantize)
+_KINDS = ((_TENSOR, Engine.TENSOR), (_POOL, Engine.POOL), (_LUT, Engine.LUT), (_MOVE, Engine.MOVE))
+
+
+def engine_of(op: isa.Instruction, dtypes: Iterable[DType]) -> Engine:
+    """Who executes `op`, whose data (not its parameters) have `dtypes`: reals are the host's."""
+    if isinstance(op, _HOST) or any(d.is_float for d in dtypes):
+        return Engine.HOST
+    return next((engine for kinds, engine in _KINDS if isinstance(op, kinds)), Engine.VECTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +97,13 @@ class Command:
 class View:
     """`tensor` is the box of `of` that begins at `start`, in DDR and on chip: no command makes it.
 
-    An operand of a concatenation inside its result, or the result of a slice inside its operand. `of` may itself be a
-    view, of an earlier entry of `CommandStream.views`.
+    An operand of a concatenation inside its result, or the result of a slice inside its operand. Where `start` is None
+    it is all of `of` under another shape. `of` may itself be a view, of an earlier entry of `CommandStream.views`.
     """
 
     tensor: int
     of: int
-    start: tuple[int, ...]
+    start: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
