@@ -51,6 +51,7 @@ setup(
     package_dir={"hbc_runtime": "runtime"},  # "runtime" would claim a generic top-level name
     package_data={
         "hbc": ["py.typed"],
+        "hbc.perf": ["boards.json", "page.css", "page.js"],
         "hbc.verify": ["page.css", "page.js"],
         "hbc_runtime": ["py.typed"],
         "hbc_runtime.hbm": ["*.fbs"],
@@ -69,6 +70,7 @@ setup(
         "cpu": CPU,
         "dev": DEV,
         "dev-torch": DEV_TORCH,
+        "fit": ["scipy>=1.11"],
         "images": IMAGES,
         "quantize": QUANTIZE,
         "torch": TORCH,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hbc import frontend
+from hbc.backend.bpu.fast_perf import FastPerfTarget
 from hbc.backend.bpu.target import Target
 from hbc.diagnostics import CpuRefused, EmitError, ZeroPointRefused, error
 from hbc.ir.core import Module
@@ -73,7 +74,7 @@ def compile_model(
     source: str | Path | bytes | ModelProto | object, options: CompileOptions, *, on_event: OnEvent | None = None
 ) -> Compiled:
     """Compile `source`: a path, a file's bytes, or a model in memory. Raises HbcError where it cannot be compiled."""
-    target = Target(options.march, options.arith)
+    target = _target(options)
     lowered = _lowered(source, options, target, None, on_event)
     with _stage("emit", 0, on_event):
         program = target.emit(lowered.module)
@@ -93,10 +94,15 @@ def lower_model(
     on_event: OnEvent | None = None,
 ) -> Module:
     """The module after stage `stop_after` (`load` for none; by default after the last one)."""
-    target = Target(options.march, options.arith)
+    target = _target(options)
     if stop_after is not None:
         pick("stage", stop_after, ["load", *(s.name for s in target.pipeline)])
     return _lowered(source, options, target, stop_after, on_event).module
+
+
+def _target(options: CompileOptions) -> Target:
+    kind = FastPerfTarget if options.fast_perf else Target
+    return kind(options.march, options.arith)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class CompileOptions:
     `shapes`: shapes of inputs that the model leaves open; a mapping is taken too. `strict`: what a real BPU would
     refuse is an error. `cpu_fallback`: False makes an op that the BPU doesn't take an error. `name`: the model's name
     in the `.hbm`; by default the file's. `aot`: put machine code for this machine's CPU into the program, which runs
-    where a session is told to trust it.
+    where a session is told to trust it. `fast_perf`: quantise by made-up scales, for estimates of time alone.
 
     `example`: of a PyTorch model, whose file tells no sizes: a shape per input, `(1, 3, 224, 224)` or `"ids=1x16:i64"`,
     or an array of that shape and dtype; a mapping by input name is taken too. `output_names`: what to call its outputs.
@@ -39,6 +39,7 @@ class CompileOptions:
     aot: bool = False
     example: Any = ()
     output_names: Sequence[str] = ()
+    fast_perf: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "march", march_named(self.march))
@@ -49,6 +50,7 @@ class CompileOptions:
         _require_bool("strict", self.strict)
         _require_bool("cpu_fallback", self.cpu_fallback)
         _require_bool("aot", self.aot)
+        _require_bool("fast_perf", self.fast_perf)
         if self.name is not None and not _is_text(self.name):
             raise error(OptionError, f"name is {self.name!r}", hint="give a text that isn't empty")
 

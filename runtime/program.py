@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .commands import CommandStream
 from .isa import Instruction
 from .types import DYNAMIC, DType, Layout, Quant, holds
 
@@ -95,10 +96,14 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class BpuSegment:
-    """Instructions for the BPU (and the quantise/dequantise steps at its border), in order."""
+    """Instructions for the BPU (and the quantise/dequantise steps at its border), in order.
+
+    `commands` say how the BPU's engines do the same, tile by tile; None where nobody asked for them.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
+    commands: CommandStream | None = None
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,10 @@ def test_doctests_are_right(page: Path) -> None:
 
 def test_the_format_page_states_the_code_s_numbers() -> None:
     page = text_of(ROOT / "docs" / "hbm-format.md")
-    assert f"`File.version` is {layout.PLAIN_VERSION}, or {layout.VERSION} where" in page
+    plain, native, streams = layout.VERSIONS
+    assert (
+        f"`File.version` is {plain}, {native} where there is native code, or {streams} where there are command" in page
+    )
     assert f"the identifier, `{layout.IDENTIFIER.decode()}`" in page
     assert f"| 0 … {len(MAGIC) - 1} | `{MAGIC.decode()}` |" in page
     assert f"places tensors at multiples of {ALIGN}" in page

@@ -27,6 +27,7 @@ from .codes_compile import (
     PromiseBroken,
     RuntimeRefused,
     ScaleOutOfRange,
+    TileTooLarge,
     TooManyAxes,
     ZeroPointRefused,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "ScaleOutOfRange",
     "SeveralNodes",
     "ShapeClash",
+    "TileTooLarge",
     "TooLarge",
     "TooManyAxes",
     "Unexpected",

@@ -138,3 +138,17 @@ class RuntimeRefused(Diagnostic):
 
     CODE = "E0505"
     EXAMPLE = case(title="ONNX Runtime refuses node 'Foo_1': Foo is not a registered function/op")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileTooLarge(Diagnostic):
+    """The smallest tile of an instruction doesn't fit the march's on-chip memory: no command stream can be made."""
+
+    CODE = "E0506"
+    EXAMPLE = case(
+        title="grid_sample cannot be cut into tiles that fit on-chip memory",
+        loc="node 'GridSample_2'",
+        why="the smallest tile of its result, 1x1x1x1, takes 1.4 MiB\non chip, bernoulli2 has 1.0 MiB. It reads\n"
+        "1.4 MiB of 'image' (1x720x1024x1 of 1x720x1024x64)",
+        hint="make what it reads at once smaller (reduce in two steps, sample a smaller image), or take a larger march",
+    )

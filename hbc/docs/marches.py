@@ -70,7 +70,7 @@ def _march_rows() -> Iterator[tuple[str, ...]]:
 
 def _shown(value: object) -> str:
     if isinstance(value, tuple):
-        return ", ".join(d.text for d in value if isinstance(d, DType))
+        return ", ".join(d.text if isinstance(d, DType) else str(d) for d in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

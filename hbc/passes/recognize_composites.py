@@ -39,6 +39,8 @@ class RecognizeComposites(Pass):
     `--arith onnx`, which computes what the model spells, rounding by rounding.
     """
 
+    softmax: bool = True  # False: softmax spelled out stays spelled out
+
     name: ClassVar[str] = "recognize-composites"
     changes_numerics: ClassVar[bool] = True  # one rounding to float32 instead of one per part
 
@@ -46,8 +48,9 @@ class RecognizeComposites(Pass):
         if target.semantics.is_onnx:
             return 0
         changes = 0
+        rules = RULES if self.softmax else NORMS
         for op in list(module.graph.ops):
-            match = next(filter(None, (rule(op, target.semantics) for rule in RULES)), None)
+            match = next(filter(None, (rule(op, target.semantics) for rule in rules)), None)
             if match is None or match.x.type.dtype is not DType.F32:
                 continue
             rw = Rewriter(module.graph, match.root)
@@ -257,4 +260,5 @@ def _undiminished(d: Value, axes: tuple[int, ...]) -> tuple[Value, tuple[Op, ...
     return difference.lhs, (largest, difference)
 
 
-RULES = (_norm, _group_norm, _softmax, _log_softmax)
+NORMS = (_norm, _group_norm)
+RULES = (*NORMS, _softmax, _log_softmax)

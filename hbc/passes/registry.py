@@ -23,6 +23,7 @@ from .lower_to_mul import LowerToMul
 from .partition import Partition
 from .plan_memory import PlanMemory
 from .propagate_qdq import PropagateQdq
+from .pseudo_quantize import PseudoQuantize
 from .recognize_composites import RecognizeComposites
 from .recognize_fake_quant import RecognizeFakeQuant
 from .signed_types import SignedTypes
@@ -35,5 +36,6 @@ PASSES: dict[str, type[Pass]] = {
         Canonicalize, FoldConstants, RecognizeFakeQuant, RecognizeComposites, HoistElementwise, PropagateQdq, Cse, Dce,
         FuseConv, SignedTypes, Decompose, LowerToLut, SplitSelect, LowerToMul, LowerToAdd, FoldQdq, FoldSelect,
         WidenOutputs, InsertRequantize, FoldClip, Partition, LowerToBpu, AssignLayout, ComposeTables, PlanMemory,
+        PseudoQuantize,
     )
 }  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 
 IDENTIFIER = b"HBM1"
-VERSION = 3
-PLAIN_VERSION = 2  # the same without native code: a file that has none says so, and older runtimes read it
+VERSION = 4  # with command streams; native code may lie behind it
+NATIVE_VERSION = 3  # with native code and without command streams
+PLAIN_VERSION = 2  # with neither: a file says no more than it has to, and older runtimes read it
+VERSIONS = (PLAIN_VERSION, NATIVE_VERSION, VERSION)
 DIGEST_SIZE = 32
 PAGE = 4096  # what lies behind the FlatBuffer begins at a multiple of it
 

@@ -28,7 +28,8 @@ from ..types import DType, Layout, Quant
 from ._generated import schema_generated
 from .attributes import Kind, Value, decode
 from .checks import check_program
-from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, PLAIN_VERSION, VERSION, behind, digest
+from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, NATIVE_VERSION, VERSION, VERSIONS, behind, digest
+from .streams import from_table
 from .verifier import has_identifier, program_size, verify, version_and_digest
 from .where import within
 
@@ -85,14 +86,15 @@ def _check_envelope(name: str, data: memoryview) -> int:
     if len(data) > MAX_FILE:
         raise HbmFormatError(_too_large(name, len(data)))
     version, at = version_and_digest(data)
-    if version not in {PLAIN_VERSION, VERSION}:
+    if version not in VERSIONS:
+        known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSIONS[-1]}"
         msg = (
-            f"{name} has schema version {version}, this runtime reads versions {PLAIN_VERSION} and {VERSION}\n"
+            f"{name} has schema version {version}, this runtime reads versions {known}\n"
             "  try: install the hbc that wrote the file, or compile the model again with this one"
         )
         raise HbmVersionError(msg)
     size, marked = program_size(data)
-    if (version == VERSION) != (marked is not None):
+    if version != VERSION and (version == NATIVE_VERSION) != (marked is not None):
         msg = f"schema version {version}, with{'out' if marked is None else ''} native code behind the program"
         raise ValueError(msg)
     if digest(data[:size], at) != data[at : at + DIGEST_SIZE]:
@@ -118,6 +120,10 @@ def _file(f: Any, rest: memoryview) -> Program:
     options = tuple((_utf8(o.Key()), _utf8(o.Value())) for o in map(b.Options, range(b.OptionsLength())))
     build = BuildInfo(_utf8(b.Producer()), _utf8(b.Source()), _utf8(b.SourceSha256()), options)
     models = _each("model", f.ModelsLength(), f.Models, lambda m: _model(m, strings))
+    streams = any(isinstance(s, BpuSegment) and s.commands is not None for m in models for s in m.segments)
+    if streams != (f.Version() == VERSION):
+        msg = f"schema version {f.Version()}, with{'' if streams else 'out'} command streams"
+        raise ValueError(msg)
     if f.NativesLength() and not f.Size():
         msg = "native code, but no size of the program that it should lie behind"
         raise ValueError(msg)
@@ -132,12 +138,13 @@ def _native(n: Any, rest: memoryview) -> NativeCode:
 
 
 def _model(m: Any, strings: list[str]) -> Model:
+    tensors = _each("tensor", m.TensorsLength(), m.Tensors, _tensor)
     return Model(
         name=_utf8(m.Name()),
         inputs=_each("input", m.InputsLength(), m.Inputs, _info),
         outputs=_each("output", m.OutputsLength(), m.Outputs, _info),
-        tensors=_each("tensor", m.TensorsLength(), m.Tensors, _tensor),
-        segments=_each("segment", m.SegmentsLength(), m.Segments, lambda s: _segment(s, strings)),
+        tensors=tensors,
+        segments=_each("segment", m.SegmentsLength(), m.Segments, lambda s: _segment(s, strings, tensors)),
         arena_size=m.ArenaSize(),
         constants=Constants(_bytes(m, 16)),
     )
@@ -173,7 +180,7 @@ def _quant(q: Any) -> Quant | None:
     return Quant(tuple(q.ScaleAsNumpy().tolist()), _ints(q.ZeroPointAsNumpy()), None if axis == -1 else axis)
 
 
-def _segment(s: Any, strings: list[str]) -> Segment:
+def _segment(s: Any, strings: list[str], tensors: tuple[Tensor, ...]) -> Segment:
     cpu = s.Cpu()
     if (cpu is None) == s.InstructionsIsNone():
         msg = "a segment holds either instructions or an ONNX model"
@@ -181,7 +188,12 @@ def _segment(s: Any, strings: list[str]) -> Segment:
     name = _utf8(s.Name())
     if cpu is None:
         ops = _each("instruction", s.InstructionsLength(), s.Instructions, lambda i: _instruction(i, strings))
-        return BpuSegment(name, ops)
+        with within("commands"):
+            stream = None if s.Commands() is None else from_table(s.Commands(), tensors)
+        return BpuSegment(name, ops, stream)
+    if s.Commands() is not None:
+        msg = "commands for an ONNX model"
+        raise ValueError(msg)
     return CpuSegment(
         name=name,
         inputs=_ints(cpu.InputsAsNumpy()),

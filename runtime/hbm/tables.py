@@ -89,7 +89,22 @@ CPU = Table(
         _need("reasons", _vector(TEXT)), _need("loc", _vector(U32)),
     ),
 )  # fmt: skip
-SEGMENT = Table("Segment", (_need("name", TEXT), Field("instructions", _vector(INSTRUCTION)), Field("cpu", CPU)))
+COMMANDS = Table(
+    "Commands",
+    (
+        _need("engines", _vector(U8)), _need("instructions", _vector(U32)), _need("counts", _vector(U32)),
+        _need("entries", _vector(U32)), _need("tensors", _vector(U32)), _need("addresses", _vector(I64)),
+        _need("boxes", _vector(I64)), _need("views", _vector(I64)), _need("places", _vector(I64)),
+        Field("on_chip_bytes", U64), Field("scratch_bytes", U64),
+    ),
+)  # fmt: skip
+SEGMENT = Table(
+    "Segment",
+    (
+        _need("name", TEXT), Field("instructions", _vector(INSTRUCTION)), Field("cpu", CPU),
+        Field("commands", COMMANDS),
+    ),
+)  # fmt: skip
 MODEL = Table(
     "Model",
     (

@@ -9,13 +9,15 @@ import flatbuffers
 import numpy as np
 import numpy.typing as npt
 
+from ..commands import CommandStream
 from ..isa import Instruction
 from ..program import ALIGN, BpuSegment, BuildInfo, Model, NativeCode, Program, Segment, Tensor, TensorInfo
 from ..types import Quant
 from ._generated import schema_generated
 from .attributes import Kind, encode
 from .checks import check_program
-from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, PLAIN_VERSION, VERSION, behind, digest
+from .layout import DIGEST_SIZE, IDENTIFIER, MAX_FILE, NATIVE_VERSION, PLAIN_VERSION, VERSION, behind, digest
+from .streams import to_columns
 from .verifier import program_size, version_and_digest
 
 fb: Any = schema_generated  # flatc's output carries no types
@@ -64,6 +66,14 @@ def seal(data: bytes | bytearray) -> bytes:
     size, _ = program_size(memoryview(out))
     out[at : at + DIGEST_SIZE] = digest(memoryview(out)[:size], at)
     return bytes(out)
+
+
+def _version(p: Program) -> int:
+    """The lowest schema version that says all of `p`."""
+    segments = (s for m in p.models for s in m.segments)
+    if any(isinstance(s, BpuSegment) and s.commands is not None for s in segments):
+        return VERSION
+    return NATIVE_VERSION if p.natives else PLAIN_VERSION
 
 
 class _Writer:
@@ -163,7 +173,8 @@ class _Writer:
         name = self.text(s.name)
         if isinstance(s, BpuSegment):
             instructions = self.offsets([self.instruction(i) for i in s.instructions])
-            return self.table("Segment", Name=name, Instructions=instructions)
+            commands = None if s.commands is None else self.commands(s.commands)
+            return self.table("Segment", Name=name, Instructions=instructions, Commands=commands)
         cpu = self.table(
             "Cpu",
             Inputs=self.vector(s.inputs, "<i4"),
@@ -173,6 +184,23 @@ class _Writer:
             Loc=self.vector([self.string_index(x) for x in s.loc], "<u4"),
         )
         return self.table("Segment", Name=name, Cpu=cpu)
+
+    def commands(self, stream: CommandStream) -> int:
+        c = to_columns(stream)
+        return self.table(
+            "Commands",
+            Engines=self.vector(c.engines, np.uint8),
+            Instructions=self.vector(c.instructions, "<u4"),
+            Counts=self.vector(c.counts, "<u4"),
+            Entries=self.vector(c.entries, "<u4"),
+            Tensors=self.vector(c.tensors, "<u4"),
+            Addresses=self.vector(c.addresses, "<i8"),
+            Boxes=self.vector(c.boxes, "<i8"),
+            Views=self.vector(c.views, "<i8"),
+            Places=self.vector(c.places, "<i8"),
+            OnChipBytes=stream.on_chip_bytes,
+            ScratchBytes=stream.scratch_bytes,
+        )
 
     def model(self, m: Model) -> int:
         constants = self.vector(m.constants.data, np.uint8, align=ALIGN)
@@ -222,5 +250,5 @@ class _Writer:
         fb.FileAddArith(self.builder, arith)
         fb.FileAddMarch(self.builder, march)
         fb.FileAddDigest(self.builder, fb.CreateSha256(self.builder, bytes(DIGEST_SIZE)))  # zeros until `seal`
-        fb.FileAddVersion(self.builder, VERSION if p.natives else PLAIN_VERSION)
+        fb.FileAddVersion(self.builder, _version(p))
         return int(fb.FileEnd(self.builder))

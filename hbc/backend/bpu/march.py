@@ -2,7 +2,8 @@
 
 Each number carries its source; limits of op shapes are the vendor's published operator constraints. Sources: [hw]
 product pages of the boards, [ops] operator constraint tables of the public manuals (J6/S100 for nash, J5/X5 for bayes,
-X3 for bernoulli2), [num] `docs/numerics.md`.
+X3 for bernoulli2), [num] `docs/numerics.md`, [assumed] not public: a guess, whose reasons
+docs/commands.md gives.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 
 from hbc.ir.semantics import MARCHES as NAMES
 from hbc.ir.types import DType
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,22 @@ class MarchSpec:
     max_linear: int  # rows and columns of linear and matmul [ops]
     max_concat: int  # operands of a concat [ops]
     max_arg: int  # elements that an arg_max runs over [ops]
+    on_chip_bytes: int  # of one core's memory for tiles [assumed]
+    channel_block: int  # output channels that the tensor engine makes at once [ops] for nash, else [assumed]
+    work_align: tuple[int, int, int] = (16, 16, 1)  # input, output channels, width that MACs round up to [assumed]
+    input_channels: int = 1  # a model input's channels round up to this; 4 on bernoulli2 in the vendor's perf.json
+    max_lut: int = 0  # elements that a table is looked up for, 0: any [ops]
+    clock_mhz: int = 1000  # of the BPU [hw] for bernoulli2, bayes-e, nash-e (S100) and nash-m (S100P), else [assumed]
+    tile_align: int = 32  # bytes: a tile's address is a multiple [hw] for nash's tensors, [assumed] on chip
     has_sub: bool = True
     has_grid_sample: bool = True  # [ops]
     has_composites: bool = False  # softmax and norms as their parts; else the CPU runs them by default [ops]
     has_arg_of_any_axis: bool = False  # else axis 1 of [N,C,H,W] alone [ops]
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Peak i8 products of one core in a cycle: what the TOPS of the chip come to (a product and a sum are two)."""
+        return int(self.tops * 1e6 / (2 * self.clock_mhz * self.cores))
 
     @property
     def activation_names(self) -> str:
@@ -60,7 +75,8 @@ _BAYES = {
     "max_kernel": 32, "max_conv_stride": 256, "max_dilation": 16, "max_conv_channels": 8192, "max_kernel_volume": 65535,
     "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
     "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65536,
-    "max_linear": 8192, "max_concat": 1024, "max_arg": 64,
+    "max_linear": 8192, "max_concat": 1024, "max_arg": 64, "channel_block": 16,
+    "work_align": (8, 8, 8),
 }  # fmt: skip
 _NASH = {
     "activations": (DType.I8, DType.I16), "weights": (DType.I8, DType.I16),
@@ -68,6 +84,7 @@ _NASH = {
     "max_conv_pad": 256, "max_transpose_kernel": 14, "max_transpose_stride": 14, "max_transpose_channels": 2048,
     "max_pool_kernel": 256, "max_avg_kernel": 256, "max_pool_stride": 256, "max_global_pool": 65535,
     "max_linear": 8192, "max_concat": 1024, "max_arg": 65535, "has_arg_of_any_axis": True, "has_composites": True,
+    "channel_block": 16,
 }  # fmt: skip
 
 MARCHES: dict[str, MarchSpec] = {
@@ -79,12 +96,13 @@ MARCHES: dict[str, MarchSpec] = {
             max_conv_pad=256, max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
             max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192,
             max_linear=2048, max_concat=1024, max_arg=64, has_sub=False, has_grid_sample=False,
+            on_chip_bytes=MIB, channel_block=4, work_align=(4, 4, 8), input_channels=4, max_lut=8192,
         ),
-        MarchSpec("bayes", "J5, RDK Ultra", cores=2, tops=128, **_BAYES),  # type: ignore[arg-type]
-        MarchSpec("bayes-e", "RDK X5", cores=1, tops=10, **_BAYES),  # type: ignore[arg-type]
-        MarchSpec("nash-e", "J6E, RDK S100", cores=1, tops=80, **_NASH),  # type: ignore[arg-type]
-        MarchSpec("nash-m", "J6M, RDK S100P", cores=1, tops=128, **_NASH),  # type: ignore[arg-type]
-        MarchSpec("nash-p", "J6P, RDK S600", cores=4, tops=560, **_NASH),  # type: ignore[arg-type]
+        MarchSpec("bayes", "J5, RDK Ultra", cores=2, tops=128, on_chip_bytes=4 * MIB, **_BAYES),  # type: ignore[arg-type]
+        MarchSpec("bayes-e", "RDK X5", cores=1, tops=10, on_chip_bytes=2 * MIB, **_BAYES),  # type: ignore[arg-type]
+        MarchSpec("nash-e", "J6E, RDK S100", cores=1, tops=80, on_chip_bytes=4 * MIB, **_NASH),  # type: ignore[arg-type]
+        MarchSpec("nash-m", "J6M, RDK S100P", 1, 128, on_chip_bytes=4 * MIB, clock_mhz=1500, **_NASH),  # type: ignore[arg-type]
+        MarchSpec("nash-p", "J6P, RDK S600", cores=4, tops=560, on_chip_bytes=6 * MIB, **_NASH),  # type: ignore[arg-type]
     )
 }  # fmt: skip
 assert tuple(MARCHES) == NAMES

@@ -107,7 +107,7 @@ def test_programs_with_native_code_survive_the_container() -> None:
     whole = memoryview(data)
     starts = [data.index(n.data.data[:64].tobytes(), size) for n in two.natives]
     assert all(s % layout.PAGE == 0 for s in starts)
-    assert version_and_digest(whole)[0] == layout.VERSION
+    assert version_and_digest(whole)[0] == layout.NATIVE_VERSION
     assert version_and_digest(memoryview(hbm.write(program_of(clamp()))))[0] == layout.PLAIN_VERSION
 
 
@@ -226,7 +226,8 @@ def test_bytes_behind_a_program_that_does_not_say_so_are_damage() -> None:
 def test_a_version_that_does_not_fit_what_is_there_is_refused(native: bool) -> None:
     program = program_of(clamp())
     data = bytearray(hbm.write(with_native_code(program) if native else program))
-    old, new = (layout.VERSION, layout.PLAIN_VERSION) if native else (layout.PLAIN_VERSION, layout.VERSION)
+    plain, with_code = layout.PLAIN_VERSION, layout.NATIVE_VERSION
+    old, new = (with_code, plain) if native else (plain, with_code)
     _, digest = version_and_digest(memoryview(data))
     at = data.index(old.to_bytes(2, "little"), digest - 8)
     data[at : at + 2] = new.to_bytes(2, "little")
