@@ -6,6 +6,7 @@
     ├── VerifyError          an op breaks a constraint of the op table
     ├── PassError            a pass failed on a graph
     ├── EmitError            a graph cannot become a program
+    ├── QuantizationError    the kit for PyTorch can't do what was asked
     └── OptionError          an option has an impossible value
 
 A rule that says "not on the BPU" returns a `Rejection`; it is not an error.
@@ -59,6 +60,18 @@ from .codes_model import (
     TooLarge,
     UnknownSize,
 )
+from .codes_quantization import (
+    BadQConfig,
+    CannotCapture,
+    FunctionalReused,
+    NotCalibrated,
+    NotExportable,
+    NoTorch,
+    NotPrepared,
+    PreparedTwice,
+    StaleOptimizer,
+    WrongDevice,
+)
 from .codes_text import (
     BadAttribute,
     BadConstant,
@@ -90,6 +103,7 @@ from .errors import (
     OptionError,
     ParseError,
     PassError,
+    QuantizationError,
     VerifyError,
     error,
 )
@@ -110,6 +124,7 @@ __all__ = [
     "BadOption",
     "BadPipeline",
     "BadPlan",
+    "BadQConfig",
     "BadQuantization",
     "BadQuantizeConfig",
     "BadRunInput",
@@ -120,6 +135,7 @@ __all__ = [
     "BadType",
     "BadUsage",
     "BadValueName",
+    "CannotCapture",
     "CannotCompare",
     "CannotProbe",
     "CannotQuantize",
@@ -131,15 +147,20 @@ __all__ = [
     "Failed",
     "FileTrouble",
     "FrontendError",
+    "FunctionalReused",
     "HbcError",
     "InternalError",
     "MissingSample",
     "NoCpuForm",
     "NoModelFile",
     "NoOnnx",
+    "NoTorch",
     "NotAModel",
+    "NotCalibrated",
     "NotEmitted",
+    "NotExportable",
     "NotFinite",
+    "NotPrepared",
     "NotTaken",
     "OpenSizes",
     "OptionError",
@@ -148,12 +169,15 @@ __all__ = [
     "PassError",
     "PassFailed",
     "PassRefused",
+    "PreparedTwice",
     "PromiseBroken",
+    "QuantizationError",
     "Rejection",
     "RuntimeRefused",
     "ScaleOutOfRange",
     "SeveralNodes",
     "ShapeClash",
+    "StaleOptimizer",
     "TooLarge",
     "TooManyAxes",
     "Unexpected",
@@ -161,6 +185,7 @@ __all__ = [
     "UnknownOp",
     "UnknownSize",
     "VerifyError",
+    "WrongDevice",
     "ZeroPointRefused",
     "catalogue",
     "codes",
