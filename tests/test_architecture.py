@@ -19,7 +19,7 @@ FOLDERS = {"hbc": ROOT / "hbc", "hbc_runtime": ROOT / "runtime"}
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc", "hbc.__main__"),
     ("hbc.cli", "hbc.docs"),
-    ("hbc.check", "hbc.ptq"),
+    ("hbc.check", "hbc.ptq", "hbc.quantization"),
     ("hbc.opwise",),
     ("hbc.verify", "hbc.perf"),
     ("hbc.driver", "hbc.catalogue"),
@@ -33,14 +33,14 @@ FLOOR_OF = {part: number for number, parts in enumerate(FLOORS) for part in part
 
 # The only places where a package may be imported; `hbc.backend.cpu` stands for everything in it.
 HOMES = {
-    "onnx": ("hbc.frontend", "hbc.backend.cpu"),
+    "onnx": ("hbc.frontend", "hbc.backend.cpu", "hbc.quantization"),
     "onnx_ir": ("hbc.frontend", "hbc.backend.cpu"),
     "onnxruntime": ("hbc.backend.cpu", "hbc_runtime.cpu"),
     "PIL": ("hbc.samples",),
     "pydantic": ("hbc.samples", "hbc.ptq"),
-    "torch": ("hbc.frontend.torch_api",),
+    "torch": ("hbc.frontend.torch_api", "hbc.quantization"),
     "click": ("hbc.cli",),
-    "rich": ("hbc.cli",),
+    "rich": ("hbc.cli", "hbc.quantization"),
     "yaml": ("hbc.samples", "hbc.ptq"),
     "llvmlite": ("hbc_runtime.jit",),
     "flatbuffers": ("hbc_runtime.hbm",),

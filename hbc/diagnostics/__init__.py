@@ -6,6 +6,7 @@
     ├── VerifyError          an op breaks a constraint of the op table
     ├── PassError            a pass failed on a graph
     ├── EmitError            a graph cannot become a program
+    ├── QuantizationError    the kit for PyTorch can't do what was asked
     └── OptionError          an option has an impossible value
 
 A rule that says "not on the BPU" returns a `Rejection`; it is not an error.
@@ -60,6 +61,18 @@ from .codes_model import (
     TooLarge,
     UnknownSize,
 )
+from .codes_quantization import (
+    BadQConfig,
+    CannotCapture,
+    FunctionalReused,
+    NotCalibrated,
+    NotExportable,
+    NoTorch,
+    NotPrepared,
+    PreparedTwice,
+    StaleOptimizer,
+    WrongDevice,
+)
 from .codes_text import (
     BadAttribute,
     BadConstant,
@@ -91,6 +104,7 @@ from .errors import (
     OptionError,
     ParseError,
     PassError,
+    QuantizationError,
     VerifyError,
     error,
 )
@@ -111,6 +125,7 @@ __all__ = [
     "BadOption",
     "BadPipeline",
     "BadPlan",
+    "BadQConfig",
     "BadQuantization",
     "BadQuantizeConfig",
     "BadRunInput",
@@ -121,6 +136,7 @@ __all__ = [
     "BadType",
     "BadUsage",
     "BadValueName",
+    "CannotCapture",
     "CannotCompare",
     "CannotProbe",
     "CannotQuantize",
@@ -132,15 +148,20 @@ __all__ = [
     "Failed",
     "FileTrouble",
     "FrontendError",
+    "FunctionalReused",
     "HbcError",
     "InternalError",
     "MissingSample",
     "NoCpuForm",
     "NoModelFile",
     "NoOnnx",
+    "NoTorch",
     "NotAModel",
+    "NotCalibrated",
     "NotEmitted",
+    "NotExportable",
     "NotFinite",
+    "NotPrepared",
     "NotTaken",
     "OpenSizes",
     "OptionError",
@@ -149,12 +170,15 @@ __all__ = [
     "PassError",
     "PassFailed",
     "PassRefused",
+    "PreparedTwice",
     "PromiseBroken",
+    "QuantizationError",
     "Rejection",
     "RuntimeRefused",
     "ScaleOutOfRange",
     "SeveralNodes",
     "ShapeClash",
+    "StaleOptimizer",
     "TileTooLarge",
     "TooLarge",
     "TooManyAxes",
@@ -163,6 +187,7 @@ __all__ = [
     "UnknownOp",
     "UnknownSize",
     "VerifyError",
+    "WrongDevice",
     "ZeroPointRefused",
     "catalogue",
     "codes",

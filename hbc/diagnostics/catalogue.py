@@ -16,6 +16,7 @@ GROUPS = {
     "E06": "Samples",
     "E07": "Comparing",
     "E08": "Quantising",
+    "E09": "The quantisation kit for PyTorch",
     "R01": "The runtime",
 }
 ABOUT = """\

@@ -6,6 +6,7 @@ from typing import ClassVar, TypeVar
 
 from .codes_compile import ConstraintBroken, NotEmitted, PassRefused
 from .codes_model import BadModel
+from .codes_quantization import CannotCapture
 from .codes_text import BadText
 from .codes_usage import BadOption, Failed
 from .message import Diagnostic, _body, from_text
@@ -78,6 +79,12 @@ class EmitError(HbcError):
     """A graph cannot become a program."""
 
     FAMILY = NotEmitted
+
+
+class QuantizationError(HbcError):
+    """The quantisation kit for PyTorch cannot do what was asked of it."""
+
+    FAMILY = CannotCapture
 
 
 class OptionError(HbcError):

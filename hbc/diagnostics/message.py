@@ -29,7 +29,7 @@ class Diagnostic:
 
     `excerpt` shows the place itself (a source line and a caret, a type); `trail` says what hbc was doing. Codes group
     by hundreds: E00 command line and files, E01 text, E02 front end, E03 verifier, E04 passes, E05 emission, E06
-    samples, E07 check, E08 quantising, R01 the runtime; E0000 stands for none.
+    samples, E07 check, E08 quantising, E09 the kit for PyTorch, R01 the runtime; E0000 stands for none.
 
     A subclass stands for one code. Where one sentence fits all its cases it names its facts as typed fields and words
     them in TITLE, WHY and HINT, format strings over those fields; a `title`, `why` or `hint` that is given wins over

@@ -1,0 +1,149 @@
+"""`convert`, `export`, `compile_model`: from a prepared model to integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from hbc.driver import Compiled, lower_model
+from hbc.driver import compile_model as compile_onnx
+from hbc.files import write_atomically
+from hbc.ir.core import Module
+from hbc.options import CompileOptions
+from hbc_runtime import Session
+
+from .capturing import Interface, arguments, check_devices
+from .emit import to_onnx
+from .pytree import fill
+from .states import require_prepared
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["FixedPointModel", "compile_model", "convert", "export", "export_to_onnx"]
+
+
+def _proto(model: nn.Module, example_inputs: Any, verb: str, name: str, outputs: Sequence[str] | None) -> ModelProto:
+    require_prepared(model, verb)
+    assert isinstance(model, fx.GraphModule)
+    args = arguments(example_inputs)
+    check_devices(model, args)
+    return to_onnx(model, args, name, outputs)
+
+
+def _name(model: nn.Module) -> str:
+    return type(model).__name__.removesuffix("Impl").lower()
+
+
+def export_to_onnx(
+    model: nn.Module, example_inputs: Any, path: str | Path | None = None, *, output_names: Sequence[str] | None = None
+) -> ModelProto:
+    """The model as QDQ ONNX of opset 21, int16 and narrow ranges included; written to `path` where one is given.
+
+    Weights are integers with their scales, biases float32. ONNX Runtime runs it: in float32, so that results may differ
+    from the program's by single quanta per layer. Raises QuantizationError for a float model or an operation without
+    an ONNX form.
+    """
+    proto = _proto(model, example_inputs, "export_to_onnx", _name(model), output_names)
+    if path is not None:
+        write_atomically(Path(path), proto.SerializeToString())
+    return proto
+
+
+def export(
+    model: nn.Module, example_inputs: Any, *, name: str | None = None, output_names: Sequence[str] | None = None
+) -> Module:
+    """The model as a module of hbc's IR, scales verbatim, before any pass; `str(module)` is `.hbir` text."""
+    require_prepared(model, "export")
+    proto = _proto(model, example_inputs, "export", name or _name(model), output_names)
+    options = CompileOptions(march=model.meta["march"], name=name or _name(model))  # type: ignore[index, arg-type]
+    return lower_model(proto, options, stop_after="load")
+
+
+def compile_model(
+    model: nn.Module,
+    example_inputs: Any,
+    hbm: str | Path | None = None,
+    *,
+    march: str | None = None,
+    name: str | None = None,
+    output_names: Sequence[str] | None = None,
+    **options: Any,
+) -> Compiled:
+    """Compile a prepared model for its march; written to `hbm` where a path is given.
+
+    `options`: the other fields of `hbc.CompileOptions`.
+    """
+    require_prepared(model, "compile_model")
+    proto = _proto(model, example_inputs, "compile_model", name or _name(model), output_names)
+    chosen = march or model.meta["march"]  # type: ignore[index]
+    compiled = compile_onnx(proto, CompileOptions.of(march=chosen, name=name or _name(model), **options))
+    if hbm is not None:
+        compiled.save(hbm)
+    return compiled
+
+
+class FixedPointModel(nn.Module):
+    """A compiled program as a torch module: the inputs and outputs of the model that it was made of, no gradients.
+
+    `engine`: `jit` (machine code) or `reference` (NumPy). It takes batches of a multiple of the example's size.
+    """
+
+    def __init__(self, compiled: Compiled, interface: Interface, engine: str = "jit", threads: int = 1) -> None:
+        super().__init__()
+        self.compiled, self.interface = compiled, interface
+        self.engine, self.threads = engine, threads
+        self._session: Session | None = None
+
+    def forward(self, *args: Any) -> Any:
+        leaves = self.interface.leaves(args)
+        names = [name for name, _, _ in self.interface.inputs]
+        feeds = {n: t.detach().cpu().numpy() for n, t in zip(names, leaves, strict=True)}
+        outputs = self.session.run(self._known(feeds))
+        device = leaves[0].device if leaves else None
+        values = [torch.from_numpy(np.ascontiguousarray(y)).to(device) for y in outputs.values()]
+        return fill(self.interface.template, values)
+
+    def _known(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        wanted = {info.name for info in self.session.inputs}
+        return {n: v for n, v in feeds.items() if n in wanted}
+
+    @property
+    def session(self) -> Session:
+        """The session that runs the program."""
+        if self._session is None:
+            self._session = Session(self.compiled.program, threads=self.threads, engine=self.engine)
+        return self._session
+
+    def integers(self, *args: Any) -> dict[str, Tensor]:
+        """Every tensor that a run computes, by its name in the program: the reference engine's integers."""
+        leaves = self.interface.leaves(args)
+        feeds = {n: t.detach().cpu().numpy() for (n, _, _), t in zip(self.interface.inputs, leaves, strict=True)}
+        found = self.session.intermediates(self._known(feeds))
+        return {n: torch.from_numpy(np.ascontiguousarray(v)) for n, v in found.items()}
+
+    def save(self, path: str | Path) -> int:
+        """Write the `.hbm` file and return its size."""
+        return self.compiled.save(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+
+def convert(
+    model: nn.Module, example_inputs: Any = None, *, engine: str = "jit", threads: int = 1, **options: Any
+) -> FixedPointModel:
+    """The fixed-point model of a prepared one: its compiled program, scales verbatim, as a torch module.
+
+    `example_inputs` gives the size of a batch; by default the shapes that the model was prepared with.
+    """
+    require_prepared(model, "convert")
+    assert isinstance(model, fx.GraphModule)
+    given = model.meta["example_inputs"] if example_inputs is None else example_inputs
+    compiled = compile_model(model, given, **options)
+    return FixedPointModel(compiled, model.meta["interface"], engine, threads)

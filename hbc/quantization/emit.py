@@ -1,0 +1,289 @@
+"""A graph of units → QDQ ONNX: the form that hbc's importer takes, so that every pass applies. Scales are verbatim."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto
+from torch import Tensor, fx, nn
+
+from hbc.diagnostics import NotExportable
+
+from .capturing import OUTPUTS, Interface, capture
+from .errors import trouble
+from .fake_quantize import FakeQuantize
+from .onnx_rules import RULES, Call, pair
+from .onnx_writer import NUMPY, Writer
+from .ops import constant_of, operation
+from .pytree import take
+from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
+
+ELEM_TYPES = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64, torch.bool: TensorProto.BOOL}
+ELEM_TYPES |= {torch.int32: TensorProto.INT32, torch.uint8: TensorProto.UINT8, torch.int8: TensorProto.INT8}
+
+
+def shaped(module: fx.GraphModule, args: Sequence[Any]) -> None:
+    """Run the graph on `args` and note shape and dtype of every node."""
+
+    class Shapes(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            out = super().run_node(n)
+            if isinstance(out, Tensor):
+                n.meta["shape"], n.meta["dtype"] = tuple(out.shape), out.dtype
+            return out
+
+    with torch.no_grad():
+        Shapes(module, garbage_collect_values=True).run(*args)
+
+
+def to_onnx(
+    module: fx.GraphModule, args: Sequence[Any], name: str, output_names: Sequence[str] | None = None
+) -> onnx.ModelProto:
+    """The whole model; inputs and outputs have the names of the user's structures."""
+    modes = {u: u.mode for u in module.modules() if isinstance(u, QuantizedUnit)}
+    for unit in modes:
+        unit.mode = "plain"
+    training = module.training
+    module.eval()
+    try:
+        shaped(module, args)
+        return _Emitter(module).model(name, output_names)
+    finally:
+        module.train(training)
+        for unit, mode in modes.items():
+            unit.mode = mode
+
+
+class _Emitter:
+    def __init__(self, module: fx.GraphModule, writer: Writer | None = None) -> None:
+        self.module, self.writer = module, writer or Writer()
+        self.modules: dict[str, nn.Module] = dict(module.named_modules())
+        self.values: dict[fx.Node, Any] = {}
+
+    def model(self, name: str, output_names: Sequence[str] | None) -> onnx.ModelProto:
+        interface: Interface = self.module.meta["interface"]
+        names = list(output_names) if output_names is not None else list(interface.outputs)
+        if len(names) != len(interface.outputs):
+            msg = f"{len(names)} output names for {len(interface.outputs)} outputs"
+            raise trouble(msg, why=f"the outputs are {', '.join(interface.outputs)}", kind=NotExportable)
+        paths = {(position, path): n for n, position, path in interface.inputs}
+        position = -1
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                position += 1
+                if (position, ()) in paths:
+                    self._input(node, paths[position, ()])
+                else:
+                    self.values[node] = position
+            elif node.op == "output":
+                self._outputs(node.args[0], names)
+            elif node.target is take and isinstance(self.values.get(node.args[0]), int):
+                self._input(node, paths[self.values[node.args[0]], tuple(node.args[1])])
+            else:
+                self.visit(node)
+        return self.writer.model(name)
+
+    def _input(self, node: fx.Node, name: str) -> None:
+        elem_type = ELEM_TYPES.get(node.meta["dtype"])
+        if elem_type is None:
+            why = f"it is {node.meta['dtype']}"
+            raise trouble(f"input {name!r} can't be exported", why=why, hint="give float32", kind=NotExportable)
+        self.values[node] = self.writer.input(name, node.meta["shape"], elem_type)
+        self.writer.shapes[self.values[node]] = node.meta["shape"]
+
+    def _outputs(self, result: Any, names: list[str]) -> None:
+        collected = result.op == "call_module" and result.target == OUTPUTS
+        for node, name in zip(result.args if collected else [result], names, strict=True):
+            elem_type = ELEM_TYPES.get(node.meta.get("dtype"), TensorProto.FLOAT)
+            self.writer.output(self.values[node], name, node.meta.get("shape"), elem_type)
+
+    def visit(self, node: fx.Node) -> None:
+        """Write down one node."""
+        if node.op == "get_attr":
+            self.values[node] = constant_of(node, self.module)
+            return
+        if node.op == "call_module" and node.target == OUTPUTS:
+            return
+        found = self.modules.get(str(node.target)) if node.op == "call_module" else None
+        self.writer.prefix = str(node.target) if node.op == "call_module" else str(node.meta.get("scope") or node.name)
+        if isinstance(found, QuantizedUnit):
+            result: Any = self._unit(found, [self.values[a] for a in node.args if isinstance(a, fx.Node)])
+        elif node.target is take:
+            source, path = cast("tuple[fx.Node, Any]", node.args)
+            result = take(self.values[source], tuple(path))
+        elif getattr(node.target, "is_wrapped", False):
+            result = self._whole(node)
+        else:
+            result = self.operation(node, found)
+        self.values[node] = result
+        if isinstance(result, str) and "shape" in node.meta:
+            self.writer.shapes[result] = node.meta["shape"]
+
+    def operation(self, node: fx.Node, module: nn.Module | None) -> Any:
+        """An operation in reals."""
+        kind = operation(node, self.modules)
+        args: Any = fx.node.map_arg(node.args, lambda n: self.values[n])
+        kwargs = fx.node.map_arg(node.kwargs, lambda n: self.values[n])
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) or type(module).__name__.startswith(
+            "ConvT"
+        ):
+            return self._real_layer(module, args[0])
+        rule = RULES.get(kind)
+        if rule is None:
+            where = f"module {str(node.meta.get('scope') or node.target)!r}"
+            hint = "leave it outside of the model, or write it with other operations"
+            why = "there is no ONNX operator for it in hbc"
+            raise trouble(f"{kind!r} can't be exported", where=where, why=why, hint=hint, kind=NotExportable)
+        first = args[0] if args else None
+        rank = len(self.writer.shapes.get(first, ())) if isinstance(first, str) else len(node.meta.get("shape", ()))
+        return rule(Call(self.writer, node, kind, tuple(args), dict(kwargs), module, self.writer.shapes, rank))
+
+    def _real_layer(self, layer: Any, x: str) -> str:
+        unit = QuantizedWeighted("", "", layer, None, "")
+        weight = layer.weight.detach().cpu().numpy()
+        bias = None if layer.bias is None else layer.bias.detach().cpu().numpy()
+        return self._product(unit, x, weight, bias, None)
+
+    def _whole(self, node: fx.Node) -> Any:
+        """A wrapped function: its own operations, in reals."""
+        target: Any = node.target
+        inner = _Function(target.__wrapped__, node.args, node.kwargs)
+        tensors = list(dict.fromkeys(node.all_input_nodes))
+        examples = tuple(torch.zeros(n.meta["shape"], dtype=n.meta["dtype"]) for n in tensors)
+        graph = capture(inner.bound(tensors), examples)
+        part = _Emitter(graph, self.writer)
+        holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        part.values = {h: self.values[t] for h, t in zip(holders, tensors, strict=False)}
+        shaped(graph, examples)
+        for n in graph.graph.nodes:
+            if n.op not in {"placeholder", "output"}:
+                part.visit(n)
+        result = next(n for n in graph.graph.nodes if n.op == "output").args[0]
+        if result.op == "call_module" and result.target == OUTPUTS:
+            return [part.values[a] for a in result.args]
+        return part.values[result]
+
+    def _unit(self, unit: QuantizedUnit, operands: list[Any]) -> str:
+        if isinstance(unit, QuantizedInput):
+            y = operands[0]
+        elif isinstance(unit, QuantizedWeighted):
+            y = self.weighted(unit, operands)
+        else:
+            assert isinstance(unit, QuantizedOperation)
+            y = self.body(unit, operands)
+        fq = unit.activation_post_process
+        return y if fq is None else self.quantized(y, fq, unit.unit_name)
+
+    def quantized(self, x: str, fq: FakeQuantize, name: str) -> str:
+        """A value through its FakeQuantize."""
+        fq.require_scale()
+        scale = fq.scale.detach().cpu().numpy()
+        return self.writer.quantized(x, fq.spec.dtype, scale, narrow=fq.spec.narrow, name=name)
+
+    def body(self, unit: QuantizedOperation, operands: list[Any]) -> str:
+        """The operations inside of a unit."""
+        part = _Emitter(unit.body, self.writer)
+        examples = [torch.zeros(self.writer.shapes[o]) for o in operands]
+        shaped(unit.body, examples)
+        holders = [n for n in unit.body.graph.nodes if n.op == "placeholder"]
+        part.values = dict(zip(holders, operands, strict=True))
+        prefix = self.writer.prefix
+        for node in unit.body.graph.nodes:
+            if node.op not in {"placeholder", "output"}:
+                part.visit(node)
+                self.writer.prefix = prefix
+        return str(part.values[next(n for n in unit.body.graph.nodes if n.op == "output").args[0]])
+
+    def weighted(self, unit: QuantizedWeighted, operands: list[Any]) -> str:
+        """A weighted unit before its result is quantised."""
+        weight, bias = unit.folded()
+        fq = unit.weight_fake_quant
+        if not fq.is_ready():
+            fq.observe(weight)
+        with torch.no_grad():
+            ints = fq.integers(weight).cpu().numpy().astype(NUMPY[fq.spec.dtype])
+        scale = fq.scale.detach().cpu().numpy()
+        b = None if bias is None else bias.detach().cpu().numpy()
+        y = self._product(unit, operands[0], ints, b, scale)
+        if unit.has_addend:
+            y = self.writer.op("Add", [y, operands[1]])
+        if unit.activation == "relu":
+            return str(self.writer.op("Relu", [y]))
+        if unit.activation == "relu6":
+            return str(self.writer.op("Clip", [y, self.writer.const(np.float32(0)), self.writer.const(np.float32(6))]))
+        return y
+
+    def _product(
+        self, unit: QuantizedWeighted, x: str, weight: np.ndarray, bias: np.ndarray | None, scale: np.ndarray | None
+    ) -> str:
+        w, name = self.writer, f"{self.writer.prefix}.weight"
+        linear = unit.kind is nn.Linear
+        axis = 1 if linear else unit.axis
+        weight = weight.T if linear else weight
+        value = w.const(weight, name) if scale is None else w.weight(weight, scale, axis, name)
+        b = None if bias is None else w.const(bias.astype(np.float32), f"{w.prefix}.bias")
+        if linear:
+            y = str(w.op("MatMul", [x, value]))
+            return y if b is None else str(w.op("Add", [y, b]))
+        n = weight.ndim - 2
+        g = unit.geometry
+        fields: dict[str, Any] = {
+            "strides": pair(g["stride"], n), "dilations": pair(g["dilation"], n), "group": g["groups"],
+            "kernel_shape": list(weight.shape[2:]), "pads": _pads(g, weight.shape[2:]),
+        }  # fmt: skip
+        operands = [x, value, *([b] if b is not None else [])]
+        if unit.transposed:
+            return str(w.op("ConvTranspose", operands, output_padding=pair(g["output_padding"], n), **fields))
+        return str(w.op("Conv", operands, **fields))
+
+
+def _pads(geometry: dict[str, Any], kernel: tuple[int, ...]) -> list[int]:
+    n, padding = len(kernel), geometry["padding"]
+    if padding == "valid":
+        return [0] * (2 * n)
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(pair(geometry["dilation"], n), kernel, strict=True)]
+        return [t // 2 for t in total] + [t - t // 2 for t in total]
+    return pair(padding, n) * 2
+
+
+class _Function:
+    """A wrapped function with the arguments of its call, as a module of its tensors."""
+
+    def __init__(self, function: Any, args: Any, kwargs: Any) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def bound(self, tensors: list[fx.Node]) -> nn.Module:
+        outer = self
+
+        class Bound(nn.Module):
+            def forward(self, *values: Tensor) -> Any:
+                table = dict(zip(tensors, values, strict=True))
+                args = fx.node.map_arg(outer.args, lambda n: table[n])
+                return outer.function(*args, **fx.node.map_arg(outer.kwargs, lambda n: table[n]))
+
+        return Bound()
+
+
+def unit_model(unit: QuantizedUnit, shapes: Sequence[tuple[int, ...]]) -> onnx.ModelProto:
+    """One unit as a model of its own: operands quantised by their sources, the result by its own FakeQuantize."""
+    twin = copy.copy(unit)
+    w = Writer()
+    graph = fx.Graph()
+    graph.output(None)
+    emitter = _Emitter(fx.GraphModule(nn.Module(), graph), w)
+    operands = []
+    for i, (source, shape) in enumerate(zip(unit.sources, shapes, strict=True)):
+        assert source is not None
+        value = emitter.quantized(w.input(f"x{i}", shape), source, f"x{i}")
+        w.shapes[value] = tuple(shape)
+        operands.append(value)
+    w.prefix = "unit"
+    y = emitter._unit(twin, operands)  # noqa: SLF001 - the same module's
+    w.output(y, "y", None)
+    return w.model("unit")

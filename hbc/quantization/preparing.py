@@ -1,0 +1,97 @@
+"""`prepare`: from a float model to one of quantised units."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+
+from hbc.diagnostics import BadQConfig, OptionError, PreparedTwice, error
+
+from .capturing import arguments, capture
+from .errors import no_such, trouble
+from .march import get_march
+from .pytree import rebuild
+from .qconfig import QConfigSetter, Setters, as_list, check_names
+from .rewrite import Rewrite
+from .units import QuantizedUnit, is_prepared
+
+BatchNormMode = Literal["fused", "with-bn"]
+Method = Literal["capture"]
+
+
+def prepare(
+    model: nn.Module,
+    example_inputs: Any,
+    qconfig_setter: Setters = None,
+    method: Method = "capture",
+    *,
+    bn_mode: BatchNormMode = "fused",
+    cpu: Iterable[str | type[nn.Module]] = (),
+) -> fx.GraphModule:
+    """A copy of `model` in which every operation quantises as the chip does, ready to be calibrated and trained.
+
+    `example_inputs`: the tuple of arguments that `model(*example_inputs)` takes. `qconfig_setter`: one, or several of
+    which the first that answers wins; the default template is behind them. `method`: `capture`, the only one so far,
+    writes the model down from one run on the example. `bn_mode`: `fused` folds batch norms
+    into weights now, `with-bn` trains them. `cpu`: names or types of modules that stay real and run on the CPU.
+
+    The march is the one of `set_march`. The model comes back in state QAT and training mode as it was; `hints` lists
+    what could not be done as the template wishes. Raises QuantizationError, OptionError.
+    """
+    _check(model, method, bn_mode)
+    names = dict(model.named_modules())
+    keep = _kept(names, tuple(cpu))
+    setters: list[QConfigSetter] = as_list(qconfig_setter)
+    twin = copy.deepcopy(model)
+    march = get_march().value
+    graph = capture(twin, example_inputs, lambda name, module: name in keep or type(module) in keep)
+    prepared = Rewrite(graph, march, setters, bn_mode).run()
+    check_names(setters, [*names, *dict(prepared.named_modules())])
+    prepared.meta["example_inputs"] = rebuild(
+        arguments(example_inputs), lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x
+    )
+    prepared.train(model.training)
+    return prepared
+
+
+def _check(model: nn.Module, method: str, bn_mode: str) -> None:
+    given: object = model
+    if not isinstance(given, nn.Module):
+        kind = type(model).__name__
+        raise error(OptionError, f"prepare takes a torch.nn.Module, not a {kind}", hint="give the float model")
+    if isinstance(model, torch.jit.ScriptModule):
+        hint = "prepare the model before torch.jit.trace or script"
+        raise error(OptionError, "prepare takes a torch.nn.Module, not a TorchScript module", hint=hint)
+    require_float(model)
+    for what, value, known in (("method", method, ("capture",)), ("bn_mode", bn_mode, ("fused", "with-bn"))):
+        if value not in known:
+            raise no_such(what, value, known)
+
+
+def require_float(model: nn.Module) -> None:
+    """PreparedTwice where a model is prepared or fused already."""
+    if is_prepared(model):
+        name, unit = next((n, m) for n, m in model.named_modules() if isinstance(m, QuantizedUnit))
+        raise trouble(
+            "this model is prepared already",
+            why=f"{name!r} is a {type(unit).__name__}",
+            hint="call prepare once, on the float model; prepare fuses by itself",
+            kind=PreparedTwice,
+        )
+
+
+def _kept(names: dict[str, nn.Module], cpu: tuple[str | type[nn.Module], ...]) -> set[Any]:
+    """Names and types of modules that stay on the CPU; OptionError for a name that there is none of."""
+    for item in cpu:
+        if isinstance(item, str) and item not in names:
+            raise no_such("module", item, [n for n in names if n])
+        if not isinstance(item, str) and not any(type(m) is item for m in names.values()):
+            kinds = {type(m).__name__ for m in names.values()}
+            raise no_such("type of module", getattr(item, "__name__", str(item)), kinds)
+        if item == "":
+            raise trouble("the whole model would stay on the CPU", hint="name a part of it", kind=BadQConfig)
+    return set(cpu)
