@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from .measures import METRICS, Similarity, loss_of, similarity, worst_of
-from .report import Column, Figure, Report, write_page
+from .report import DETAIL, Column, Figure, Report, write_page
 from .tensor_statistics import TensorStatistics
 
 __all__ = [
+    "DETAIL",
     "METRICS",
     "Column",
     "Figure",

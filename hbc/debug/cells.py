@@ -22,11 +22,6 @@ class Kind:
     right: bool = True
     key: Callable[[Any], str] = repr
 
-    @property
-    def justify(self) -> str:
-        """Of a terminal's column."""
-        return "right" if self.right else "left"
-
 
 def number(value: float) -> str:
     """Four digits: `0.01234`, `1.2e-07`, `∞`."""

@@ -2,12 +2,15 @@
 
 The measure is bits that are left (`TensorStatistics.channel_bits`): a per-tensor scale gives a channel that is much
 smaller than the largest one, or that varies little about a large mean, only a few of the integers. Where a quarter of
-the channels have fewer than four bits left, the tensor is flagged. The thresholds are hbc's own choice.
+the channels have fewer than four bits left, the tensor is flagged; so is one that loses more by saturation than 27 dB,
+the noise that `hbc verify` calls CLOSE. The thresholds are hbc's own choice.
 """
 
 from __future__ import annotations
 
 import numpy as np
+
+from hbc.verify.measure import CLOSE_SQNR
 
 from .tensor_statistics import Floats, TensorStatistics
 from .weight_statistics import WeightStatistics
@@ -16,7 +19,6 @@ FEW = 4.0  # bits
 SHARE = 0.25  # of the channels
 WIDE = 8.0  # the largest channel's magnitude over the median one's: three bits
 OFFSET = 2.0  # means in standard deviations: the zero lies outside of the bulk
-SATURATED = 1e-3  # share of the elements
 UNUSED = 0.25  # of the range that is reached: two bits are never used
 TAIL = 24.0  # the largest magnitude in standard deviations
 
@@ -33,17 +35,15 @@ def activation_reasons(s: TensorStatistics) -> tuple[str, ...]:
     if s.nonfinite:
         return (f"{s.nonfinite} elements are NaN or infinite",)
     found = []
-    if (s.saturation or 0.0) > SATURATED:
-        found.append(f"{s.saturation:.2%} of the elements saturate")
+    if s.clipping_sqnr < CLOSE_SQNR:
+        found.append(f"{s.saturation:.2%} of the elements saturate: {s.clipping_sqnr:.1f} dB")
     bits = s.channel_bits()
     few = low_bits(bits)
     if few is None or few >= FEW:
         return tuple(found)
     count = int(np.count_nonzero(bits < FEW))
     found.append(f"{count} of {s.channels} channels have under {FEW:g} bits left")
-    largest = s.absmax
-    middle = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
-    spread = largest.max(initial=0.0) / middle if middle else 1.0
+    largest, spread = float(s.absmax.max(initial=0.0)), s.spread
     if spread > WIDE:
         found.append(f"wide: the largest channel is {spread:.3g} times the median one")
     if abs(s.mean) > OFFSET * s.std:
@@ -52,8 +52,8 @@ def activation_reasons(s: TensorStatistics) -> tuple[str, ...]:
         )
     elif s.used is not None and s.used < UNUSED:
         found.append(f"only {s.used:.1%} of the range is used: the scale is too large")
-    elif spread <= WIDE and s.std and largest.max(initial=0.0) > TAIL * s.std:
-        found.append(f"outliers: the largest magnitude is {largest.max() / s.std:.3g} standard deviations")
+    elif spread <= WIDE and s.std and largest > TAIL * s.std:
+        found.append(f"outliers: the largest magnitude is {largest / s.std:.3g} standard deviations")
     return tuple(found)
 
 
@@ -63,7 +63,7 @@ def activation_advice(s: TensorStatistics, dtype: str, reasons: tuple[str, ...])
         return ""
     if s.nonfinite:
         return "look for a division by zero or an overflow in the float model"
-    if (s.saturation or 0.0) > SATURATED and len(reasons) == 1:
+    if s.clipping_sqnr < CLOSE_SQNR and len(reasons) == 1:
         return "calibrate on more data, or with another observer"
     if any("scale is too large" in r for r in reasons):
         return "calibrate again"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +22,9 @@ from hbc.words import printable
 from .cells import SHOWN, csv_value
 
 Row = TypeVar("Row")
+DETAIL = 9  # rank of a column that a terminal's table leaves out
+TEXT = 40  # columns that a long text is reckoned with: it folds
+GAP = 3  # between two columns
 WIDTH = 150  # columns of a report that is printed as a string
 
 
@@ -29,14 +32,14 @@ WIDTH = 150  # columns of a report that is printed as a string
 class Column:
     """One column: its heading, the field of a row, how a value is shown (`hbc.debug.cells`), and what it means.
 
-    `detail`: not in the terminal's table unless everything is asked for.
+    `rank`: on a terminal that is too narrow the highest go first; `DETAIL` is shown only if everything is asked for.
     """
 
     name: str
     field: str
     kind: str = "text"
     about: str = ""
-    detail: bool = False
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,17 +77,28 @@ class Report(Generic[Row]):
         """The rows that something is wrong with."""
         return tuple(r for r in self.rows if getattr(r, "flagged", False))
 
-    def table(self, *, everything: bool = False, limit: int | None = None) -> Table:
-        """For rich's `print`; `everything`: with the columns of detail, `limit`: the first so many rows."""
-        columns = [c for c in self.columns if everything or not c.detail]
+    def table(self, *, everything: bool = False, limit: int | None = None, width: int | None = None) -> Table:
+        """For rich's `print`; `everything`: with every column, `limit`: the first so many rows, `width`: room."""
+        columns = list(self.columns) if everything else self._fitting(width, limit)
         made = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text(printable(self.title), "bold"), pad_edge=False)
         made.title_justify = "left"
         for column in columns:
-            made.add_column(column.name, justify=SHOWN[column.kind].justify, overflow="fold")  # type: ignore[arg-type]
+            kind = SHOWN[column.kind]
+            made.add_column(column.name, justify="right" if kind.right else "left", overflow="fold", no_wrap=kind.right)
         for row in self.rows[:limit]:
             style = "bold yellow" if getattr(row, "flagged", False) else ""
             made.add_row(*(Text(self.shown(row, c), style) for c in columns))
         return made
+
+    def _fitting(self, width: int | None, limit: int | None) -> list[Column]:
+        """Columns for a terminal: those of the highest ranks go until the rest has room."""
+        columns = [c for c in self.columns if c.rank < DETAIL]
+        if width is None:
+            return columns
+        wide = {c: max([len(c.name), *(len(self.shown(r, c)) for r in self.rows[:limit])]) for c in columns}
+        while sum(min(wide[c], TEXT) + GAP for c in columns) > width and any(c.rank for c in columns):
+            columns.remove(max(columns, key=lambda c: c.rank))
+        return columns
 
     @staticmethod
     def shown(row: object, column: Column) -> str:
@@ -92,13 +106,13 @@ class Report(Generic[Row]):
         value = getattr(row, column.field)
         return "" if value is None else printable(SHOWN[column.kind].text(value))
 
-    def __rich__(self) -> Table:
-        return self.table()
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        yield self.table(width=options.max_width)
 
     def __str__(self) -> str:
         out = io.StringIO()
         console = Console(file=out, width=WIDTH, markup=False, highlight=False, emoji=False)
-        console.print(self.table())
+        console.print(self)
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
         return "\n".join([*lines, *(printable(n) for n in self.notes)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 BINS = 48
-MOST_BITS = 32.0  # of a channel without any noise
+CONSTANT = 1e-6  # standard deviation of a channel, over its largest magnitude, that is float32's rounding
 
 
 @dataclass
@@ -37,7 +38,7 @@ class TensorStatistics:
     count: Floats = field(default_factory=lambda: np.zeros(0))
     sums: Floats = field(default_factory=lambda: np.zeros(0))
     squares: Floats = field(default_factory=lambda: np.zeros(0))  # of deviations from the channel's mean
-    noise: Floats = field(default_factory=lambda: np.zeros(0))
+    clipping: float = 0.0  # squared errors of what saturates
     bounds: tuple[float, float] = (0.0, 0.0)
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
@@ -64,7 +65,7 @@ class TensorStatistics:
     def _open(self, rows: Array) -> None:
         channels = len(rows)
         self.low, self.high = np.full(channels, np.inf), np.full(channels, -np.inf)
-        self.count, self.sums, self.squares, self.noise = (np.zeros(channels) for _ in range(4))
+        self.count, self.sums, self.squares = (np.zeros(channels) for _ in range(3))
         kept = rows[np.isfinite(rows)]
         low, high = (float(kept.min()), float(kept.max())) if kept.size else (0.0, 0.0)
         self.bounds = (low, high) if high > low else (low - 0.5, high + 0.5)
@@ -79,10 +80,11 @@ class TensorStatistics:
         if self.scale is None:
             return
         q = np.floor(row / self.scale + 0.5)
-        self.saturated += int(np.count_nonzero((q < self.qmin) | (q > self.qmax)))
+        beyond = (q < self.qmin) | (q > self.qmax)
         q = q.clip(self.qmin, self.qmax)
         self.reach = max(self.reach, int(np.abs(q).max()))
-        self.noise[c] += float(np.square(row - q * self.scale).sum())
+        self.saturated += int(np.count_nonzero(beyond))
+        self.clipping += float(np.square(row - q * self.scale)[beyond].sum())
 
     @property
     def channels(self) -> int:
@@ -133,19 +135,31 @@ class TensorStatistics:
         """The share of elements beyond the range; None without a scale."""
         return None if self.scale is None else self.saturated / max(self.elements, 1)
 
+    @property
+    def spread(self) -> float:
+        """The largest channel's magnitude over the median one's, of channels that aren't all 0; 1 without any."""
+        held = self.absmax[self.absmax > 0]
+        return float(held.max() / np.median(held)) if held.size else 1.0
+
+    @property
+    def clipping_sqnr(self) -> float:
+        """dB of the tensor's variance over the noise of what saturates; ∞ where nothing does."""
+        signal = self.std**2 * self.elements
+        if not self.clipping:
+            return math.inf
+        return 10 * math.log10(signal / self.clipping) if signal else -math.inf
+
     def step(self) -> float:
         """The scale; without one, int8's of the largest magnitude."""
         return float(self.absmax.max(initial=0.0)) / 128 if self.scale is None else self.scale
 
     def channel_bits(self) -> Floats:
-        """Bits that are left of each channel that varies: log2 of how many steps its variation is worth.
+        """Bits that are left of each channel that varies: log2(std · √12 / step).
 
-        From the variance about the channel's mean and the noise of rounding, saturation included: half of
-        log2(variance / noise). A uniform spread over 2^n steps comes to n. Without a scale the noise is step² / 12.
+        The noise of rounding has a standard deviation of step / √12, so this is half of log2(variance / noise): 6.02 dB
+        are one bit. A uniform spread over 2^n steps comes to n; a channel that varies less than its noise has less
+        than none.
         """
-        variance = self.squares / np.maximum(self.count, 1)
-        estimated = self.step() ** 2 / 12
-        noise = np.full(self.channels, estimated) if self.scale is None else self.noise / np.maximum(self.count, 1)
-        varies = variance > 0
-        least = variance[varies] * 4.0**-MOST_BITS
-        return np.asarray(0.5 * np.log2(variance[varies] / np.maximum(noise[varies], least)))
+        std = self.channel_std
+        varies = std > CONSTANT * self.absmax
+        return np.asarray(np.log2(std[varies] * math.sqrt(12.0) / self.step())) if self.step() else np.zeros(0)

@@ -13,24 +13,37 @@ from __future__ import annotations
 from hbc.debug import Report, write_page
 
 from .advising import AdviceReport, AdviceRow, Int16Setter, advise
+from .bad_cases import CaseRow, CasesReport, bad_cases
+from .calls import CallRow, called_counts
 from .comparing import LayerRow, compare, ranked
 from .feature_maps import FeatureRow, statistics
+from .qconfigs import QConfigRow, check_qconfig
 from .sensitive import SensitivityReport, SensitivityRow, sensitivity
 from .stepwise import PartRow, kept_float, lut_only, stepwise, tables_of
+from .unfused import UnfusedRow, check_unfused
 from .weights import WeightRow, compare_weights
 
 __all__ = [
     "AdviceReport",
     "AdviceRow",
+    "CallRow",
+    "CaseRow",
+    "CasesReport",
     "FeatureRow",
     "Int16Setter",
     "LayerRow",
     "PartRow",
+    "QConfigRow",
     "Report",
     "SensitivityReport",
     "SensitivityRow",
+    "UnfusedRow",
     "WeightRow",
     "advise",
+    "bad_cases",
+    "called_counts",
+    "check_qconfig",
+    "check_unfused",
     "compare",
     "compare_weights",
     "kept_float",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,13 +71,15 @@ class Int16Setter:
 
 @dataclass(frozen=True)
 class AdviceReport(Report[AdviceRow]):
-    """The flagged tensors, and the setter that gives int16 to those that it helps."""
+    """The flagged tensors, and the setter that gives int16 to those that it helps. `base`: how the model rounds."""
+
+    base: QConfig = field(default_factory=QConfig)
 
     @property
     def setter(self) -> Int16Setter:
         """For `prepare`: int16 where the advice says so."""
         results = frozenset(r.name for r in self.rows if r.advice == INT16)
-        return Int16Setter(results, frozenset(r.name for r in self.rows if r.advice == INT16_WEIGHT))
+        return Int16Setter(results, frozenset(r.name for r in self.rows if r.advice == INT16_WEIGHT), self.base)
 
 
 def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) -> AdviceReport:
@@ -101,9 +104,18 @@ def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) ->
         advice = _weight_advice(units[w.name], w.dtype, model, wide)
         rows.append(AdviceRow(w.name, "weight", w.kind, w.dtype, w.bits, w.reasons, advice))
     notes = tuple(f"{r.name} ({r.what}): {r.advice}" for r in rows)
-    return AdviceReport(
-        "Advice", "tensors that few bits don't hold", COLUMNS, tuple(rows), notes or ("nothing is flagged",)
-    )
+    about = "tensors that few bits don't hold"
+    base = _base(units.values())
+    return AdviceReport("Advice", about, COLUMNS, tuple(rows), notes or ("nothing is flagged",), base=base)
+
+
+def _base(units: Collection[QuantizedUnit]) -> QConfig:
+    """Observer and rounding of the first result and the first weight, whatever their types and fixed scales are."""
+    results = [u.activation_post_process.spec for u in units if u.activation_post_process is not None]
+    weights = [u.weight_fake_quant.spec for u in units if isinstance(u, QuantizedWeighted)]
+    plain = QConfig()
+    output = results[0].changed(dtype="int8", scale=None) if results else plain.output
+    return QConfig(output, weights[0].changed(dtype="int8", scale=None) if weights else plain.weight)
 
 
 def _allowed(advice: str, march: str) -> str:

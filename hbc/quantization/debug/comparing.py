@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import fx, nn
 
-from hbc.debug import Column, Figure, Report, Similarity, similarity, worst_of
+from hbc.debug import DETAIL, Column, Figure, Report, Similarity, similarity, worst_of
 from hbc.verify import TensorRow
 from hbc.verify.measure import CLOSE_SQNR, ONE
 from hbc.verify.plot import depth_plot
@@ -34,25 +33,25 @@ from .running import (
 
 NARROWED = 0.9  # of the reference's largest magnitude
 COLUMNS = (
-    Column("#", "index", "count"),
+    Column("#", "index", "count", rank=8),
     Column("unit", "name"),
     Column("operation", "kind"),
-    Column("type", "dtype", about="of the result in the judged model"),
-    Column("shape", "shape", "shape", detail=True),
-    Column("scale", "scale", "number", "the step of the judged result; what quanta count"),
-    Column("cosine", "cosine", "cosine", "of the reference's and the judged result as vectors"),
+    Column("type", "dtype", about="of the result in the judged model", rank=1),
+    Column("shape", "shape", "shape", rank=DETAIL),
+    Column("scale", "scale", "number", "the step of the judged result; what quanta count", rank=2),
+    Column("cosine", "cosine", "cosine", "of the reference's and the judged result as vectors", rank=3),
     Column("SQNR", "sqnr", "decibel", "10·log10(Σ reference² / Σ difference²) in dB"),
-    Column("MSE", "mse", "number", "mean squared difference"),
-    Column("L1", "l1", "number", "mean absolute difference"),
-    Column("KL", "kl", "number", "divergence of the histograms of values, in nats"),
-    Column("error", "atol", "number", "the largest difference", detail=True),
+    Column("MSE", "mse", "number", "mean squared difference", rank=4),
+    Column("L1", "l1", "number", "mean absolute difference", rank=6),
+    Column("KL", "kl", "number", "divergence of the histograms of values, in nats", rank=5),
+    Column("error", "atol", "number", "the largest difference", rank=DETAIL),
     Column("quanta", "quanta", "quanta", "the largest difference in steps, the whole way from the inputs"),
     Column("op quanta", "op_quanta", "quanta", "the same where the operation reads the reference's operands"),
     Column("op SQNR", "op_sqnr", "decibel", "of the operation that reads the reference's operands"),
-    Column("min", "low", "number", "of the reference", detail=True),
-    Column("max", "high", "number", "of the reference", detail=True),
-    Column("judged min", "judged_low", "number", detail=True),
-    Column("judged max", "judged_high", "number", detail=True),
+    Column("min", "low", "number", "of the reference", rank=DETAIL),
+    Column("max", "high", "number", "of the reference", rank=DETAIL),
+    Column("judged min", "judged_low", "number", rank=DETAIL),
+    Column("judged max", "judged_high", "number", rank=DETAIL),
     Column("advice", "advice", about="what the figures say"),
 )
 
@@ -213,7 +212,7 @@ def _row(index: int, name: str, tally: Tally, unit: QuantizedUnit | None) -> Lay
 def _advice(total: Similarity, op: Similarity | None, ends: tuple[float, float, float, float], dtype: str) -> str:
     """Ranges that shrink are truncation, ranges that stay are rounding (the vendor's public taxonomy)."""
     judged = total if op is None else op
-    if judged.sqnr >= CLOSE_SQNR or (judged.distance.max_quanta or math.inf) <= ONE:
+    if judged.sqnr >= CLOSE_SQNR:
         return ""
     before, after = max(abs(ends[0]), abs(ends[1])), max(abs(ends[2]), abs(ends[3]))
     if after < NARROWED * before:

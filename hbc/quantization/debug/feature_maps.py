@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from hbc.debug import Column, Figure, Report, TensorStatistics
+from hbc.debug import DETAIL, Column, Figure, Report, TensorStatistics
 from hbc.debug.figures import ranges
 from hbc.debug.hostile import activation_advice, activation_reasons, low_bits
 
@@ -31,22 +31,22 @@ from .running import (
 )
 
 COLUMNS = (
-    Column("#", "index", "count"),
+    Column("#", "index", "count", rank=7),
     Column("unit", "name"),
     Column("operation", "kind"),
     Column("type", "dtype"),
-    Column("shape", "shape", "shape", detail=True),
-    Column("scale", "scale", "number", "the step of its integers"),
+    Column("shape", "shape", "shape", rank=DETAIL),
+    Column("scale", "scale", "number", "the step of its integers", rank=2),
     Column("min", "low", "number", "the least value before rounding"),
     Column("max", "high", "number", "the largest value before rounding"),
-    Column("mean", "mean", "number"),
-    Column("std", "std", "number", "standard deviation of all elements"),
+    Column("mean", "mean", "number", rank=5),
+    Column("std", "std", "number", "standard deviation of all elements", rank=6),
     Column("used", "used", "share", "share of the integers' range that is reached"),
     Column("saturated", "saturated", "share", "share of the elements beyond the range"),
-    Column("spread", "spread", "number", "the largest channel's magnitude over the median one's"),
+    Column("spread", "spread", "number", "the largest channel's magnitude over the median one's", rank=4),
     Column("bits", "bits", "bits", "bits left in the channel that a quarter of the channels are worse than"),
-    Column("values", "histogram", "histogram", "histogram from min to max, by the root of the count"),
-    Column("why", "reasons", "words", "why it is flagged"),
+    Column("values", "histogram", "histogram", "histogram from min to max, by the root of the count", rank=3),
+    Column("why", "reasons", "words", "why it is flagged", rank=DETAIL),
     Column("advice", "advice", about="what to try"),
 )
 
@@ -159,9 +159,6 @@ def channel_axis(unit: QuantizedUnit, rank: int) -> int | None:
 
 def _row(index: int, name: str, unit: QuantizedUnit, s: TensorStatistics) -> FeatureRow:
     reasons, dtype = activation_reasons(s), dtype_of(unit)
-    largest = s.absmax
-    held = sorted(float(v) for v in largest if v > 0)
-    spread = held[-1] / held[len(held) // 2] if held else 1.0
     return FeatureRow(
         index=index,
         name=name,
@@ -175,7 +172,7 @@ def _row(index: int, name: str, unit: QuantizedUnit, s: TensorStatistics) -> Fea
         std=s.std,
         used=s.used,
         saturated=s.saturation,
-        spread=spread,
+        spread=s.spread,
         bits=low_bits(s.channel_bits()),
         histogram=tuple(map(int, s.counts)),
         reasons=reasons,

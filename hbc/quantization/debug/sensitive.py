@@ -29,9 +29,9 @@ COLUMNS = (
     Column("loss", "loss", "number", "by the metric of the ranking: the larger, the more sensitive"),
     Column("cosine", "cosine", "cosine", "of the output that is worst off"),
     Column("SQNR", "sqnr", "decibel", "of the output that is worst off, in dB"),
-    Column("MSE", "mse", "number"),
-    Column("L1", "l1", "number"),
-    Column("KL", "kl", "number"),
+    Column("MSE", "mse", "number", rank=1),
+    Column("L1", "l1", "number", rank=2),
+    Column("KL", "kl", "number", rank=3),
 )
 
 

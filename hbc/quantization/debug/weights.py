@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from hbc.debug import Column, Figure, Report, Similarity, similarity
+from hbc.debug import DETAIL, Column, Figure, Report, Similarity, similarity
 from hbc.debug.figures import bars
 from hbc.debug.hostile import FEW, weight_reasons
 from hbc.debug.weight_statistics import WeightStatistics, weight_statistics
@@ -23,20 +23,20 @@ COLUMNS = (
     Column("unit", "name"),
     Column("operation", "kind"),
     Column("type", "dtype"),
-    Column("shape", "shape", "shape"),
-    Column("cosine", "cosine", "cosine", "of the float and the rounded weight"),
+    Column("shape", "shape", "shape", rank=3),
+    Column("cosine", "cosine", "cosine", "of the float and the rounded weight", rank=4),
     Column("SQNR", "sqnr", "decibel", "of the whole weight, in dB"),
-    Column("MSE", "mse", "number", detail=True),
-    Column("error", "atol", "number", "the largest difference", detail=True),
-    Column("quanta", "quanta", "quanta", "the same in steps of the largest scale", detail=True),
-    Column("least scale", "least_scale", "number", detail=True),
+    Column("MSE", "mse", "number", rank=DETAIL),
+    Column("error", "atol", "number", "the largest difference", rank=DETAIL),
+    Column("quanta", "quanta", "quanta", "the same in steps of the largest scale", rank=DETAIL),
+    Column("least scale", "least_scale", "number", rank=DETAIL),
     Column("scale", "scale", "number", "the largest of the channels' scales"),
-    Column("spread", "spread", "number", "the largest channel's magnitude over the smallest's"),
+    Column("spread", "spread", "number", "the largest channel's magnitude over the smallest's", rank=5),
     Column("worst channel", "worst", "count", "the channel of the least SQNR"),
     Column("its SQNR", "worst_sqnr", "decibel"),
     Column("peak", "peak", "number", "largest over usual magnitude, in the channel where that is worst"),
     Column("bits", "bits", "bits", "bits left of the usual values of the worst channel"),
-    Column("why", "reasons", "words", "why it is flagged"),
+    Column("why", "reasons", "words", "why it is flagged", rank=2),
 )
 
 
