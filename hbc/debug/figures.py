@@ -8,7 +8,7 @@ from html import escape
 
 from hbc.words import printable, shorten
 
-WIDTH, ROW, LABEL, RIGHT, TOP = 1100, 17, 250, 70, 6
+WIDTH, ROW, LABEL, RIGHT, TOP = 1100, 17, 250, 200, 6
 MOST = 24  # bars of one picture
 RANGES = 300  # height of a picture of ranges
 

@@ -57,7 +57,9 @@ def _section(number: int, report: Report[Any], *, alone: bool) -> str:
 
 def _table(number: int, report: Report[Any]) -> str:
     heads = "".join(
-        f'<th scope="col" title="{_text(c.about)}"><button>{_text(c.name)}</button></th>' for c in report.columns
+        f'<th scope="col"{" class=n" if SHOWN[c.kind].right else ""} title="{_text(c.about)}">'
+        f"<button>{_text(c.name)}</button></th>"
+        for c in report.columns
     )
     rows = "".join(_row(f"r{number}-t{i}", r, report) for i, r in enumerate(report.rows))
     only = '<label><input type="checkbox" class="only"> only flagged</label>' if report.flagged else ""

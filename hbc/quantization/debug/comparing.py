@@ -48,11 +48,11 @@ COLUMNS = (
     Column("quanta", "quanta", "quanta", "the largest difference in steps, the whole way from the inputs"),
     Column("op quanta", "op_quanta", "quanta", "the same where the operation reads the reference's operands"),
     Column("op SQNR", "op_sqnr", "decibel", "of the operation that reads the reference's operands"),
+    Column("advice", "advice", about="what the figures say"),
     Column("min", "low", "number", "of the reference", rank=DETAIL),
     Column("max", "high", "number", "of the reference", rank=DETAIL),
     Column("judged min", "judged_low", "number", rank=DETAIL),
     Column("judged max", "judged_high", "number", rank=DETAIL),
-    Column("advice", "advice", about="what the figures say"),
 )
 
 
@@ -217,7 +217,9 @@ def _advice(total: Similarity, op: Similarity | None, ends: tuple[float, float, 
     before, after = max(abs(ends[0]), abs(ends[1])), max(abs(ends[2]), abs(ends[3]))
     if after < NARROWED * before:
         return f"saturates: {before:.4g} becomes {after:.4g}; calibrate on more data"
-    return "rounding: try int16" if dtype == "int8" else "look at this operation"
+    if dtype == "int8":
+        return "rounding: try int16"
+    return "its operands are too coarse: int16 there" if dtype == "int32" else "look at this operation"
 
 
 def ranked(rows: Sequence[LayerRow]) -> tuple[LayerRow, ...]:
@@ -233,6 +235,10 @@ def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str]) -> R
         notes.append(f"the largest error of one operation: {worst.name} ({worst.kind}), {worst.op_quanta:.3g} quanta")
     elif rows:
         notes.append("no operation by itself is more than 1 quantum off")
+    least = min(rows, key=lambda r: r.sqnr if r.op_sqnr is None else r.op_sqnr, default=None)
+    if least is not None and least.flagged:
+        own = least.sqnr if least.op_sqnr is None else least.op_sqnr
+        notes.append(f"the least SQNR of one operation: {least.name} ({least.kind}), {own:.1f} dB: {least.advice}")
     if missing:
         notes.append(f"no tensor of their own in the judged model: {', '.join(missing)}")
     figure = Figure(
