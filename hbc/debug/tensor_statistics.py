@@ -128,7 +128,7 @@ class TensorStatistics:
     @property
     def used(self) -> float | None:
         """The share of the integers' range that magnitudes reach; None without a scale."""
-        return None if self.scale is None else self.reach / -self.qmin
+        return None if self.scale is None else self.reach / max(-self.qmin, self.qmax)
 
     @property
     def saturation(self) -> float | None:
