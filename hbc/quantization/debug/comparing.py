@@ -13,8 +13,10 @@ from hbc.debug import DETAIL, Column, Figure, Report, Similarity, similarity, wo
 from hbc.verify import TensorRow
 from hbc.verify.measure import CLOSE_SQNR, ONE
 from hbc.verify.plot import depth_plot
+from hbc.verify.text import decibel
 
 from ..converting import FixedPointModel
+from ..errors import no_such
 from ..units import QuantizedUnit, is_prepared
 from .program import ProgramRunnable
 from .running import (
@@ -125,7 +127,8 @@ def compare(
     units = _units(judged, reference, sides)
     rows = tuple(_row(i, n, t, units.get(n)) for i, (n, t) in enumerate(tallies.items()))
     missing = [n for n in sides[0].units if n not in tallies]
-    return _report(rows, f"{sides[1].about} against {sides[0].about}", missing)
+    against_float = sides[0].about == "float"
+    return _report(rows, f"{sides[1].about} against {sides[0].about}", missing, against_float=against_float)
 
 
 @dataclass
@@ -222,23 +225,23 @@ def _advice(total: Similarity, op: Similarity | None, ends: tuple[float, float, 
     return "its operands are too coarse: int16 there" if dtype == "int32" else "look at this operation"
 
 
-def ranked(rows: Sequence[LayerRow]) -> tuple[LayerRow, ...]:
-    """Rows by what each operation does by itself, the worst first: by op quanta, then by op SQNR."""
-    return tuple(sorted(rows, key=lambda r: (-(r.op_quanta or 0.0), r.sqnr if r.op_sqnr is None else r.op_sqnr)))
+def ranked(rows: Sequence[LayerRow], by: str = "quanta") -> tuple[LayerRow, ...]:
+    """Rows by what each operation does by itself, the worst first: by op `quanta`, then op SQNR; or by op `sqnr` alone.
+
+    Against a float model SQNR is what counts: a quantum of an int16 result is a 256th of an int8 one's.
+    """
+    if by not in {"quanta", "sqnr"}:
+        raise no_such("order", by, ("quanta", "sqnr"))
+    return tuple(sorted(rows, key=lambda r: (-(r.op_quanta or 0.0) if by == "quanta" else 0.0, own_sqnr(r))))
 
 
-def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str]) -> Report[LayerRow]:
-    notes = []
-    order = ranked(rows)
-    if order and (order[0].op_quanta or 0) > ONE:
-        worst = order[0]
-        notes.append(f"the largest error of one operation: {worst.name} ({worst.kind}), {worst.op_quanta:.3g} quanta")
-    elif rows:
-        notes.append("no operation by itself is more than 1 quantum off")
-    least = min(rows, key=lambda r: r.sqnr if r.op_sqnr is None else r.op_sqnr, default=None)
-    if least is not None and least.flagged:
-        own = least.sqnr if least.op_sqnr is None else least.op_sqnr
-        notes.append(f"the least SQNR of one operation: {least.name} ({least.kind}), {own:.1f} dB: {least.advice}")
+def own_sqnr(row: LayerRow) -> float:
+    """Of the operation by itself; of the whole way where it can't run alone."""
+    return float(row.sqnr if row.op_sqnr is None else row.op_sqnr)
+
+
+def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str], *, against_float: bool) -> Report[LayerRow]:
+    notes = [_first(rows, against_float=against_float)] if rows else []
     if missing:
         notes.append(f"no tensor of their own in the judged model: {', '.join(missing)}")
     figure = Figure(
@@ -247,6 +250,18 @@ def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str]) -> R
         "Blue: the whole way from the inputs. Orange: the operation by itself. Higher is worse.",
     )
     return Report("Similarity per layer", about, COLUMNS, rows, tuple(notes), (figure,) if rows else ())
+
+
+def _first(rows: Sequence[LayerRow], *, against_float: bool) -> str:
+    """Where to look first."""
+    worst = ranked(rows, "sqnr" if against_float else "quanta")[0]
+    named = f"{worst.name} ({worst.kind})" if worst.kind else worst.name
+    if against_float:
+        advice = f": {worst.advice}" if worst.advice else ""
+        return f"the least SQNR of one operation: {named}, {decibel(own_sqnr(worst))} dB{advice}"
+    if (worst.op_quanta or 0) > ONE:
+        return f"the largest error of one operation: {named}, {worst.op_quanta:.3g} quanta"
+    return "no operation by itself is more than 1 quantum off"
 
 
 def _tensor_row(r: LayerRow) -> TensorRow:
