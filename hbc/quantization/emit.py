@@ -38,7 +38,9 @@ def shaped(module: fx.GraphModule, args: Sequence[Any]) -> None:
             return out
 
     with torch.no_grad():
-        Shapes(module, garbage_collect_values=True).run(*args)
+        interpreter = Shapes(module, garbage_collect_values=True)
+        interpreter.extra_traceback = False  # it would rewrite what our errors say
+        interpreter.run(*args)
 
 
 def to_onnx(
