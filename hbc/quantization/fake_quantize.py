@@ -107,7 +107,15 @@ class FakeQuantize(nn.Module):
         self.require_scale()
         if is_tracing():
             return self._traced(x)
+        if self.is_learned and self.training:
+            self._keep_positive()
         return fake_quantize(x, self.along(x.dim()), self.spec.qmin, self.spec.qmax, self.spec.kind)
+
+    @torch.no_grad()
+    def _keep_positive(self) -> None:
+        """A step of the optimizer may carry a small learned scale past 0."""
+        if bool((self.scale < LEAST_SCALE).any()):
+            self.scale.clamp_(min=LEAST_SCALE)
 
     def _traced(self, x: Tensor) -> Tensor:
         """torch's own operator, for files: half to even at ties, where training rounds half up."""
