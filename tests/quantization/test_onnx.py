@@ -166,16 +166,6 @@ def test_the_quantized_form_holds_integers_only(name: str) -> None:
     assert all(np.array_equal(found[k], wanted[k]) for k in wanted)
 
 
-def test_onnx_runtime_makes_integer_kernels_of_the_quantized_form(tmp_path: Any) -> None:
-    model, batch = prepared("depthwise")
-    counts = []
-    for form in (export_to_onnx, export_quantized_onnx):
-        session(form(model, batch), optimised=tmp_path / "optimised.onnx")
-        kinds = [n.op_type for n in onnx.load(tmp_path / "optimised.onnx").graph.node]
-        counts.append(kinds.count("QLinearConv"))
-    assert counts[1] > counts[0]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_onnx_runtime_loads_it_as_users_do(name: str, tmp_path: Any) -> None:
     """Its own optimisations on, as they are by default: some of them fail on 8-bit models of opset 21."""
