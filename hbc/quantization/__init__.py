@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         default_qat_qconfig_setter,
         get_default_qat_qconfig,
     )
+    from .segment_lut import SegmentLUT
     from .states import (
         CALIBRATION,
         QAT,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "march": ("March", "get_march", "set_march"),
+    "segment_lut": ("SegmentLUT",),
     "stubs": ("DeQuantStub", "FloatFunctional", "QuantStub"),
     "wrapping": ("wrap",),
     "capturing": ("capture",),
@@ -103,6 +105,7 @@ __all__ = [
     "QuantizedOperation",
     "QuantizedUnit",
     "QuantizedWeighted",
+    "SegmentLUT",
     "SensitiveOpSetter",
     "UnitInfo",
     "calibrate",

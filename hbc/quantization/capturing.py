@@ -23,6 +23,7 @@ from hbc.diagnostics import CannotCapture, FunctionalReused, HbcError, WrongDevi
 
 from .errors import trouble
 from .pytree import Leaf, name_of, rebuild, take, walk
+from .segment_lut import SegmentLUT
 from .stubs import DeQuantStub, FloatFunctional, QuantStub
 from .wrapping import RECORDERS
 
@@ -59,7 +60,7 @@ def is_leaf(module: nn.Module) -> bool:
     """True for modules that stay whole: torch.nn's own but containers, and the kit's."""
     if isinstance(module, (*CONTAINERS, FloatFunctional)):
         return False
-    if isinstance(module, (QuantStub, DeQuantStub)) or getattr(module, "is_unit", False):
+    if isinstance(module, (QuantStub, DeQuantStub, SegmentLUT)) or getattr(module, "is_unit", False):
         return True
     return type(module).__module__.startswith("torch.nn.")
 

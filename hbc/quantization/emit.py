@@ -22,6 +22,7 @@ from .onnx_rules import RULES, Call, pair
 from .onnx_writer import NUMPY, Form, Writer
 from .ops import constant_of, operation
 from .pytree import take
+from .segment_lut import Opened, SegmentLUT
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
 
 ELEM_TYPES = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64, torch.bool: TensorProto.BOOL}
@@ -125,6 +126,9 @@ class _Emitter:
             result = take(self.values[source], tuple(path))
         elif getattr(node.target, "is_wrapped", False):
             result = self._whole(node)
+        elif isinstance(found, SegmentLUT):
+            (source,) = node.all_input_nodes
+            result = self._inlined(Opened(found), [source])
         else:
             result = self.operation(node, found)
         self.values[node] = result
@@ -161,8 +165,12 @@ class _Emitter:
         target: Any = node.target
         inner = _Function(target.__wrapped__, node.args, node.kwargs)
         tensors = list(dict.fromkeys(node.all_input_nodes))
+        return self._inlined(inner.bound(tensors), tensors)
+
+    def _inlined(self, model: nn.Module, tensors: list[fx.Node]) -> Any:
+        """What a module computes of some nodes, operation by operation."""
         examples = tuple(torch.zeros(n.meta["shape"], dtype=n.meta["dtype"]) for n in tensors)
-        graph = capture(inner.bound(tensors), examples)
+        graph = capture(model, examples)
         part = _Emitter(graph, self.writer)
         holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         part.values = {h: self.values[t] for h, t in zip(holders, tensors, strict=False)}
