@@ -15,10 +15,9 @@ from hbc.ir.types import DType
 from ..fake_quantize import FakeQuantSpec
 from ..march import has_int16
 from ..qconfig import QConfig, UnitInfo
-from ..states import require_prepared
 from ..units import QuantizedUnit, QuantizedWeighted
 from .feature_maps import statistics
-from .running import units_in_order
+from .running import prepared_graph, units_in_order
 from .weights import compare_weights
 
 COLUMNS = (
@@ -90,8 +89,7 @@ def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) ->
 
     A weight gets int16 only where its operand keeps int8: the chip multiplies 16 by 8 bits, not 16 by 16.
     """
-    require_prepared(model, "advise")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "advise")
     maps = statistics(model, inputs, steps=steps)
     rows = [
         AdviceRow(r.name, "result", r.kind, r.dtype, r.bits, r.reasons, _allowed(r.advice, model.meta["march"]))

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import fx, nn
+from torch import nn
 
 from hbc.debug import DETAIL, Column, Figure, Report, Similarity, similarity, worst_of
+from hbc.diagnostics import OptionError, error
 from hbc.verify import TensorRow
 from hbc.verify.measure import CLOSE_SQNR, ONE
 from hbc.verify.plot import depth_plot
@@ -28,6 +29,7 @@ from .running import (
     batches,
     dtype_of,
     kind_of,
+    prepared_graph,
     result_of,
     scale_of,
     units_in_order,
@@ -120,8 +122,8 @@ def compare(
     sides: tuple[Runnable, Runnable] | None = None
     for args in batches(inputs, count, steps):
         if sides is None:
-            first = runnable(reference, reference_mode or ("float" if alone else None), args)
-            sides = first, runnable(judged, judged_mode, args)
+            first = runnable(reference, reference_mode or ("float" if alone else None), args, judged)
+            sides = first, runnable(judged, judged_mode, args, reference)
         _batch(*sides, args, tallies, _quanta_of(judged, reference))
     assert sides is not None
     units = _units(judged, reference, sides)
@@ -141,25 +143,28 @@ class Tally:
     shape: tuple[int, ...] = ()
 
 
-def runnable(model: nn.Module, mode: str | None, args: tuple[Any, ...]) -> Runnable:
-    """A model in one arithmetic; of a float one its units in reals."""
+def runnable(model: nn.Module, mode: str | None, args: tuple[Any, ...], like: nn.Module | None = None) -> Runnable:
+    """A model in one arithmetic; of a float one its units in reals, which are fused as those of `like`."""
     if isinstance(model, FixedPointModel):
         return ProgramRunnable(model)
-    prepared = as_prepared(model, args)
+    prepared = as_prepared(model, args, like)
     return UnitRunnable(prepared, mode or ("exact" if is_prepared(model) else "float"))
 
 
 def _example(*models: nn.Module) -> Any:
-    found = next((m.meta["example_inputs"] for m in models if isinstance(m, fx.GraphModule) and is_prepared(m)), None)
-    return () if found is None else found
+    for model in models:
+        if is_prepared(model):
+            return model.meta["example_inputs"]  # type: ignore[index]
+    hint = "compare(float_model, fixed_point_model, (image,))"
+    raise error(OptionError, "compare needs inputs: neither model was prepared with an example", hint=hint)
 
 
 def _quanta_of(*models: nn.Module) -> dict[str, float]:
     """Steps by unit: of the first model that has them."""
     found: dict[str, float] = {}
     for model in models:
-        if isinstance(model, fx.GraphModule) and is_prepared(model):
-            for name, unit in units_in_order(model).items():
+        if is_prepared(model):
+            for name, unit in units_in_order(prepared_graph(model, "compare")).items():
                 scale = scale_of(unit.activation_post_process)
                 if scale is not None:
                     found.setdefault(name, scale)
@@ -187,6 +192,8 @@ def _batch(
     for name in second.units:
         if name not in want or name not in got or want[name].shape != got[name].shape:
             continue
+        if not _alike(first, second, name):
+            continue
         tally = tallies.setdefault(name, Tally())
         quantum = quanta.get(name)
         tally.totals.append(similarity(got[name], want[name], quantum))
@@ -194,6 +201,13 @@ def _batch(
             tally.owns.append(similarity(own[name], want[name], quantum))
         tally.ranges.append((*_range(want[name]), *_range(got[name])))
         tally.shape = want[name].shape
+
+
+def _alike(first: Runnable, second: Runnable, name: str) -> bool:
+    """False for units of one name into which different operations are fused."""
+    if not isinstance(first, UnitRunnable) or not isinstance(second, UnitRunnable):
+        return True
+    return kind_of(first.known[name]).replace("+bn", "") == kind_of(second.known[name]).replace("+bn", "")
 
 
 def _range(x: Array) -> tuple[float, float]:
@@ -243,7 +257,7 @@ def own_sqnr(row: LayerRow) -> float:
 def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str], *, against_float: bool) -> Report[LayerRow]:
     notes = [_first(rows, against_float=against_float)] if rows else []
     if missing:
-        notes.append(f"no tensor of their own in the judged model: {', '.join(missing)}")
+        notes.append(f"no tensor of their own in the judged model, or fused otherwise: {', '.join(missing)}")
     figure = Figure(
         "Error over depth",
         depth_plot([_tensor_row(r) for r in rows]),

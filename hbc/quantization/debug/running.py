@@ -14,14 +14,14 @@ from torch import Tensor, fx, nn
 
 from hbc.diagnostics import OptionError, error
 
-from ..capturing import Interface
+from ..capturing import Interface, capture
 from ..converting import FixedPointModel
 from ..errors import no_such
 from ..exact import TABLED
 from ..fake_quantize import FakeQuantize
 from ..preparing import prepare
 from ..pytree import walk
-from ..states import batch_arguments, fake_quantizes
+from ..states import batch_arguments, fake_quantizes, require_prepared
 from ..units import QuantizedOperation, QuantizedUnit, QuantizedWeighted, is_prepared
 
 Array = npt.NDArray[Any]
@@ -71,15 +71,32 @@ def argument_count(model: nn.Module) -> int:
     return max((position for _, position, _ in interface.inputs), default=0) + 1
 
 
-def as_prepared(model: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
-    """A prepared model as it is; of a float one the units that `prepare` finds, in reals."""
-    if is_prepared(model):
-        assert isinstance(model, fx.GraphModule)
+def prepared_graph(model: nn.Module, verb: str) -> fx.GraphModule:
+    """A prepared model as a graph of its units: itself, or, of one that keeps its own forward, what that does on the
+    example of `prepare`. The units are the model's own. NotPrepared for a float model.
+    """
+    require_prepared(model, verb)
+    if isinstance(model, fx.GraphModule):
         return model
-    twin = prepare(copy.deepcopy(model), args)
-    for fq in fake_quantizes(twin):
+    twin = model.__class__.__new__(model.__class__)  # capture adds to the tree that it captures: not to the user's
+    own = {k: dict(model.__dict__[k]) for k in ("_modules", "_buffers", "_parameters")}
+    twin.__dict__ = {**model.__dict__, **own}
+    meta: dict[str, Any] = model.meta  # type: ignore[assignment]
+    graph = capture(twin, meta["example_inputs"])
+    graph.meta.update({k: v for k, v in meta.items() if k != "interface"})
+    return graph
+
+
+def as_prepared(model: nn.Module, args: tuple[Any, ...], like: nn.Module | None = None) -> fx.GraphModule:
+    """A prepared model as it is; of a float one the units that `prepare` finds, in reals, by the method of `like`."""
+    if is_prepared(model):
+        return prepared_graph(model, "debug")
+    own_forward = like is not None and is_prepared(like) and not isinstance(like, fx.GraphModule)
+    options: dict[str, Any] = {"method": "eager"} if own_forward else {}
+    made = prepare(copy.deepcopy(model), args, **options)
+    for fq in fake_quantizes(made):
         fq.observing = fq.quantizing = False
-    return twin.eval()
+    return prepared_graph(made, "debug").eval()
 
 
 def units_in_order(model: fx.GraphModule) -> dict[str, QuantizedUnit]:

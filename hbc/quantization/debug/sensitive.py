@@ -16,9 +16,18 @@ from hbc.verify.measure import CLOSE_SQNR
 
 from ..errors import no_such
 from ..fake_quantize import FakeQuantize
-from ..states import require_prepared
 from ..units import QuantizedWeighted
-from .running import Values, argument_count, batches, in_mode, kind_of, named_outputs, switches, units_in_order
+from .running import (
+    Values,
+    argument_count,
+    batches,
+    in_mode,
+    kind_of,
+    named_outputs,
+    prepared_graph,
+    switches,
+    units_in_order,
+)
 
 How = Literal["quantized", "float"]
 COLUMNS = (
@@ -106,8 +115,7 @@ def sensitivity(
     negated: what helps most when it is kept real comes first. `metric`: cosine, mse, l1, kl or sqnr (noise over
     signal), of the output that is worst off. Arithmetic is that of plain fake quantisation.
     """
-    require_prepared(model, "sensitivity")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "sensitivity")
     require_metric(metric)
     if alone not in {"quantized", "float"}:
         raise no_such("way of ranking", alone, ("quantized", "float"))
