@@ -13,7 +13,7 @@ from hbc.words import plural
 from .figures import ranges
 from .hostile import activation_advice, activation_reasons, low_bits
 from .model_files import Case, OnStep, is_weight, maker_of, outputs_of, quantize_nodes, watched
-from .report import DETAIL, Column, Figure, Report
+from .report import DETAIL, Column, Figure, Report, listed
 from .tensor_statistics import TensorStatistics
 
 COLUMNS = (
@@ -29,7 +29,7 @@ COLUMNS = (
     Column("used", "used", "share", "share of the integers' range that is reached"),
     Column("saturated", "saturated", "share", "share of the elements beyond the range"),
     Column("spread", "spread", "number", "the largest channel's magnitude over the median one's", rank=4),
-    Column("bits", "bits", "bits", "bits left in the channel that a quarter of the channels are worse than"),
+    Column("bits", "bits", "bits", "bits left in the median channel of those that vary"),
     Column("values", "histogram", "histogram", "histogram from min to max, by the root of the count", rank=3),
     Column("why", "reasons", "words", "why it is flagged", rank=DETAIL),
     Column("advice", "advice", about="what to try"),
@@ -82,7 +82,7 @@ def file_statistics(case: Case, on_step: OnStep | None = None) -> Report[TensorR
         if on_step is not None:
             on_step("running", number + 1, len(case.samples))
     rows = tuple(_row(op, s) for op, s in found.items())
-    notes = tuple(f"{r.name}: {'; '.join(r.reasons)} → {r.advice}" for r in rows if r.flagged)
+    notes = listed([f"{r.name}: {'; '.join(r.reasons)} → {r.advice}" for r in rows if r.flagged])
     figure = Figure("Ranges in running order", ranges([(r.name, r.low, r.high) for r in rows]))
     about = f"{case.bench.model}, {plural(len(case.samples), 'sample')} ({case.said})"
     return Report("Feature maps", about, COLUMNS, rows, notes or ("nothing is flagged",), (figure,))

@@ -21,15 +21,16 @@ from hbc.options import CompileOptions
 from hbc.verify.facts import stripped
 from hbc.verify.stage import Array
 from hbc.verify.stored import to_reals
-from hbc.words import plural
+from hbc.words import plural, some
 
 from .figures import bars
 from .hostile import FEW, weight_reasons
 from .measures import Similarity, similarity
 from .model_files import OnStep
-from .report import DETAIL, Column, Figure, Report
+from .report import DETAIL, Column, Figure, Report, listed
 from .weight_statistics import WeightStatistics, weight_statistics
 
+ANOTHER = 0.05  # share of elements that are off by more than a step where it isn't the same weight
 WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 COLUMNS = (
     Column("weight", "name"),
@@ -81,7 +82,7 @@ def file_weights(
     """
     constants = _Constants(lower_model(model, options, stop_after="load"))
     known = {} if float_model is None else float_weights(lower_model(float_model, options, stop_after="load"))
-    rows, unknown = [], []
+    rows, unknown, other = [], [], []
     weighted = [op for op in constants.module.graph.ops if isinstance(op, WEIGHTED)]
     for number, op in enumerate(weighted):
         if on_step is not None:
@@ -91,22 +92,32 @@ def file_weights(
             continue
         name = constants.name(op)
         real = next((known[n] for n in (*node_names(op.loc), name) if n in known), constants.real(op.operands[1]))
-        if real is not None and real.shape != rounded.shape:
+        if real is not None and not _same(real, rounded, quant):
+            other.append(name)
             real = None
-        if real is None:
+        elif real is None:
             unknown.append(name)
         rows.append(_row(op, name, rounded, real, quant, constants.dtype(op.operands[1])))
     if not rows:
         hint = "hbc quantize makes such a model of a float one"
         raise error(OptionError, "no layer of the model has a weight of integers", where=str(model), hint=hint)
-    notes = [f"{r.name}: {'; '.join(r.reasons)}" for r in rows if r.flagged] or ["nothing is flagged"]
+    notes = list(listed([f"{r.name}: {'; '.join(r.reasons)}" for r in rows if r.flagged])) or ["nothing is flagged"]
     notes += [f"without float weights: {plural(len(unknown), 'weight')}; --float names their model"] if unknown else []
+    if other:
+        notes.append(f"the float model's weight is another one, as with a batch norm folded in: {some(other)}")
     order = sorted(rows, key=lambda r: r.bits)
     items = [(r.name, max(0.0, r.bits), f"{r.bits:.1f} bits", r.flagged) for r in order]
     figure = Figure(
         "Bits left of usual values", bars(items, limit=FEW), "In the worst channel of each; under 4 is few."
     )
     return Report("Weights", str(model), COLUMNS, tuple(rows), tuple(notes), (figure,))
+
+
+def _same(real: Array, rounded: Array, quant: Quant) -> bool:
+    """Whether a float weight may be what was rounded: nearly everything within a step of the largest scale."""
+    if real.shape != rounded.shape:
+        return False
+    return bool(np.mean(np.abs(real - rounded) > max(quant.scale)) < ANOTHER)
 
 
 def float_weights(module: Module) -> dict[str, Array]:

@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from hbc.backend.bpu.march import MARCHES
 from hbc.debug import Column, Report
+from hbc.debug.report import listed
 from hbc.ir.types import DType
 
 from ..fake_quantize import FakeQuantSpec
@@ -101,7 +102,7 @@ def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) ->
     for w in compare_weights(model).flagged:
         advice = _weight_advice(units[w.name], w.dtype, model, wide)
         rows.append(AdviceRow(w.name, "weight", w.kind, w.dtype, w.bits, w.reasons, advice))
-    notes = tuple(f"{r.name} ({r.what}): {r.advice}" for r in rows)
+    notes = listed([f"{r.name} ({r.what}): {r.advice}" for r in rows])
     about = "tensors that few bits don't hold"
     base = _base(units.values())
     return AdviceReport("Advice", about, COLUMNS, tuple(rows), notes or ("nothing is flagged",), base=base)

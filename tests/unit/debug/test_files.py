@@ -143,6 +143,18 @@ def test_float_weights_come_from_the_float_model(float_digits: Path) -> None:
         assert row.sqnr == pytest.approx(want, abs=1e-3)
 
 
+def test_a_float_weight_that_was_changed_is_told_from_a_rounded_one(float_digits: Path, tmp_path: Path) -> None:
+    model = onnx.load(float_digits)
+    weight = next(
+        i for i in model.graph.initializer if i.name.startswith("wide.weight") and i.data_type == 1 and len(i.dims) == 4
+    )
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(2), weight.name))
+    onnx.save(model, tmp_path / "folded.onnx")
+    report = file_weights(MODEL, OPTIONS, tmp_path / "folded.onnx")
+    assert [r.name for r in report.rows if r.sqnr is None] == ["wide.weight_q"]
+    assert "batch norm folded in: wide.weight_q" in report.notes[-1]
+
+
 def test_sensitivity_is_the_model_with_one_tensor_rounded() -> None:
     model = onnx.load(MODEL)
     output = model.graph.output[0].name
