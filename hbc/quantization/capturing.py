@@ -28,6 +28,7 @@ from .wrapping import RECORDERS
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 OUTPUTS = "_outputs"  # the module that puts the results into the user's structure
+COMPUTED = "_constant_"  # names of tensors that forward makes of no input: they are what they were at capture
 _PATCH = threading.RLock()  # nn.Module.__call__ is patched while a model is captured
 
 
@@ -265,7 +266,7 @@ class Recorder(TorchFunctionMode):
             return self.nodes[id(tensor)]
         name = self.attributes.get(id(tensor))
         if name is None:
-            name = f"_constant_{len(self.constants)}"
+            name = f"{COMPUTED}{len(self.constants)}"
             self.constants[name] = tensor.detach().clone()
         node = self.graph.create_node("get_attr", name)
         self._bind(tensor, self._note(node))

@@ -13,6 +13,7 @@ from hbc.diagnostics import BadQConfig, OptionError, PreparedTwice, error
 
 from .capturing import arguments, capture
 from .errors import no_such, trouble
+from .functional_layers import as_layers
 from .march import get_march
 from .pytree import rebuild
 from .qconfig import QConfigSetter, Setters, as_list, check_names
@@ -49,7 +50,9 @@ def prepare(
     twin = copy.deepcopy(model)
     march = get_march().value
     graph = capture(twin, example_inputs, lambda name, module: name in keep or type(module) in keep)
+    hints = as_layers(graph)
     prepared = Rewrite(graph, march, setters, bn_mode).run()
+    prepared.hints.extend(hints)
     check_names(setters, [*names, *dict(prepared.named_modules())])
     prepared.meta["example_inputs"] = rebuild(
         arguments(example_inputs), lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x
