@@ -31,7 +31,7 @@ Strategy = Callable[[QuantizedUnit, Sequence[Tensor]], Tensor]
 TABLED = frozenset({
     "relu", "relu6", "clamp", "sigmoid", "tanh", "silu", "gelu", "hardswish", "hardsigmoid", "leaky_relu", "elu",
     "mish", "softplus", "softsign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "neg", "sin", "cos", "erf",
-    "floor", "ceil", "round", "square",
+    "floor", "ceil", "round", "square", "segment_lut",
 })  # fmt: skip
 
 
@@ -60,6 +60,7 @@ def quantize_input(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
     if fq.observes():
         fq.observe(x)
     fq.require_scale()
+    fq.keep_positive()
     scale = fq.scale.detach()
     with torch.no_grad():
         v = torch.nan_to_num(x.detach().float(), nan=0.0, posinf=torch.inf, neginf=-torch.inf)

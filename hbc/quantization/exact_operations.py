@@ -119,6 +119,7 @@ class Operation:
         y = reals(unit, operands) if grad or fq.observes() else None
         if y is not None and fq.observes():
             fq.observe(y)
+        fq.keep_positive()
         with torch.no_grad():
             q = self._integers(unit, operands, fq, tables)
             if q is None:

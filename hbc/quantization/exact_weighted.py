@@ -15,6 +15,7 @@ from hbc.ir.fixed_point import conv as rules
 from hbc.ir.semantics import Semantics
 from hbc_runtime import numerics
 from hbc_runtime.isa import Scheme
+from hbc_runtime.numerics import ScaleRangeError
 
 from . import exact_constants as constants
 from .exact_constants import Floats, Ints, Requantization
@@ -55,15 +56,20 @@ class Weighted:
         assert isinstance(unit, QuantizedWeighted)
         if not unit.weight_fake_quant.is_ready() or (self.by_program and unit.weight_fake_quant.observes()):
             unit.weight_fake_quant.observe(unit.folded()[0])
-        if self.by_program:
-            return self.program(unit, operands)
+        try:
+            y = None if self.by_program else self._in_torch(unit, operands)
+        except ScaleRangeError:
+            y = None  # the program's error names tensors and scales
+        return self.program(unit, operands) if y is None else y
+
+    def _in_torch(self, unit: QuantizedWeighted, operands: Sequence[Tensor]) -> Tensor | None:
         weight, bias = unit.folded()
         weight = unit.weight_fake_quant(weight)
         with torch.no_grad():
             ints = (weight / unit.weight_fake_quant.along(weight.dim())).round_()
             job = self._job(unit, ints, bias)
         if job is None:
-            return self.program(unit, operands)
+            return None
         fq = unit.activation_post_process
         addend = operands[1] if unit.has_addend else None
 
@@ -113,6 +119,8 @@ class Weighted:
         if fq is not None and fq.observes():
             (scale,) = put([job.acc_scale], job.along, x.device, torch.float32)
             fq.observe(_looked_at(unit, acc * scale))
+        if fq is not None:
+            fq.keep_positive()
         r, offset, bound = self._requantization(unit, job)
         q = requantized_(acc, on_device(r, offset, job.along, x.device, job.kind, bound), bound)
         if fq is None:
@@ -154,7 +162,7 @@ def _looked_at(unit: QuantizedWeighted, y: Tensor) -> Tensor:
     """What the result's observer sees of `y`, before its relu: of a range its ends are enough."""
     fq = unit.activation_post_process
     ends = fq is not None and fq.observer is not None and fq.observer.is_cheap
-    return ACTIVATIONS[unit.activation](torch.stack(torch.aminmax(y)) if ends else y)
+    return ACTIVATIONS[unit.activation](torch.stack(torch.aminmax(y)) if ends and y.numel() else y)
 
 
 def stored(bias: Ints, march: str) -> Ints:

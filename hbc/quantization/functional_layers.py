@@ -79,7 +79,9 @@ def _call(node: fx.Node, module: fx.GraphModule) -> _Call | None:
     x, weight, bias = (given.pop(name, None) for name in ("input", "weight", "bias"))
     value = constant_of(weight, module)
     fits = value is not None and value.dim() == axes and value.is_floating_point()
-    if not isinstance(x, fx.Node) or not fits or (bias is not None and constant_of(bias, module) is None):
+    if not isinstance(x, fx.Node) or not isinstance(weight, fx.Node) or not fits:
+        return None
+    if bias is not None and (not isinstance(bias, fx.Node) or constant_of(bias, module) is None):
         return None
     if kind != "linear" and len(x.meta.get("shape", ())) != axes:
         return None  # an image without a batch
@@ -102,7 +104,7 @@ def _layer(call: _Call, module: fx.GraphModule) -> nn.Module:
     bias = constant_of(call.bias, module)
     if bias is not None:
         layer.bias = _parameter(bias)
-    return layer.train(module.training)  # type: ignore[no-any-return]
+    return layer.train(module.training)
 
 
 def _parameter(value: Tensor) -> nn.Parameter:

@@ -35,6 +35,7 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.inner, self.bn = Inner(), nn.BatchNorm2d(6)
+        self.bn.running_mean.normal_()  # type: ignore[union-attr]
         self.up = nn.Parameter(torch.randn(6, 4, 2, 2))
         self.matrix = nn.Parameter(torch.randn(5, 4))
         self.register_buffer("fixed", torch.randn(4, 4, 1, 1))
