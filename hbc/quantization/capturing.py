@@ -199,6 +199,8 @@ class Recorder(TorchFunctionMode):
         self.inside += 1
         try:
             out = call(module, *args, **kwargs)
+            if isinstance(module, (QuantStub, DeQuantStub)):
+                out = out.view_as(out)  # it gave its operand back, which must not be taken for the result
         finally:
             self.inside -= 1
         with _Off(self):
