@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx, nn
 
 from hbc.diagnostics import HbcError, OptionError, error
+from hbc.ir.printer import print_module
 
 from .converting import FixedPointModel, compile_model, convert, export
 from .errors import no_such
@@ -94,7 +95,7 @@ def perf_model(model: nn.Module, example_inputs: Any, march: str | None = None) 
 
 def visualize_model(model: nn.Module, example_inputs: Any, save_path: str | Path | None = None) -> str:
     """The model's `.hbir` text, written to `save_path` where one is given."""
-    text = str(export(model, example_inputs))
+    text = print_module(export(model, example_inputs))
     if save_path is not None:
         Path(save_path).write_text(text, encoding="utf-8")
     return text
