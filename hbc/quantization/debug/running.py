@@ -14,8 +14,9 @@ from torch import Tensor, fx, nn
 
 from hbc.diagnostics import OptionError, error
 
-from ..capturing import Interface, capture
+from ..capturing import Interface
 from ..converting import FixedPointModel
+from ..eager import as_graph
 from ..errors import no_such
 from ..exact import TABLED
 from ..fake_quantize import FakeQuantize
@@ -76,15 +77,7 @@ def prepared_graph(model: nn.Module, verb: str) -> fx.GraphModule:
     example of `prepare`. The units are the model's own. NotPrepared for a float model.
     """
     require_prepared(model, verb)
-    if isinstance(model, fx.GraphModule):
-        return model
-    twin = model.__class__.__new__(model.__class__)  # capture adds to the tree that it captures: not to the user's
-    own = {k: dict(model.__dict__[k]) for k in ("_modules", "_buffers", "_parameters")}
-    twin.__dict__ = {**model.__dict__, **own}
-    meta: dict[str, Any] = model.meta  # type: ignore[assignment]
-    graph = capture(twin, meta["example_inputs"])
-    graph.meta.update({k: v for k, v in meta.items() if k != "interface"})
-    return graph
+    return as_graph(model, model.meta["example_inputs"])  # type: ignore[index]
 
 
 def as_prepared(model: nn.Module, args: tuple[Any, ...], like: nn.Module | None = None) -> fx.GraphModule:
