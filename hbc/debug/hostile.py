@@ -34,7 +34,7 @@ def low_bits(bits: Floats, share: float = SHARE) -> float | None:
 def activation_reasons(s: TensorStatistics) -> tuple[str, ...]:
     """Why a feature map is flagged; empty where it isn't."""
     if s.nonfinite:
-        return (f"{s.nonfinite} elements are NaN or infinite",)
+        return (f"{plural(s.nonfinite, 'element')} NaN or infinite",)
     found = []
     if s.clipping_sqnr < CLOSE_SQNR:
         found.append(f"{s.saturation:.2%} of the elements saturate: {s.clipping_sqnr:.1f} dB")

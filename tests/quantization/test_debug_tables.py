@@ -121,6 +121,41 @@ def test_shared_weights_have_one_row() -> None:
     assert [r.name for r in debug.compare_weights(made).rows] == ["stem", "shared", "head"]
 
 
+class Two(nn.Module):
+    """Two inputs, and one that has a default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 7), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return self.b(torch.relu(self.a(x) + y)) * scale
+
+
+def test_a_loader_s_labels_are_left_out() -> None:
+    set_march("nash-e")
+    torch.manual_seed(0)
+    model = Two().eval()
+    loader = [(torch.randn(3, 5), torch.randn(3, 7), torch.zeros(3)) for _ in range(2)]
+    made = prepare(model, loader[0][:2])
+    calibrate(made, loader, progress=False)
+    assert [r.name for r in debug.statistics(model, loader).rows] == [
+        r.name for r in debug.statistics(made, loader).rows
+    ]
+    assert debug.statistics(model, loader).row("x_quant").high == max(float(b[0].max()) for b in loader)
+    assert len(debug.bad_cases(model, made, loader, progress=False).rows) == 6
+    assert {r.name for r in debug.compare(model, made, loader).rows} == set(units_of(made))
+
+
+def test_nan_is_not_taken_for_rounding() -> None:
+    model, made, batches = prepared_of("residual")
+    bad = batches[0][0].clone()
+    bad[0, 0, 0, 0] = float("nan")
+    assert debug.compare(model, made, bad).row("x_quant").advice == "NaN or infinite values"
+    row = debug.statistics(made, bad).row("x_quant")
+    assert row.reasons == ("1 element NaN or infinite",)
+
+
 # ---- sensitivity and steps
 
 

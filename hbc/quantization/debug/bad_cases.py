@@ -102,7 +102,7 @@ def bad_cases(
     if isinstance(metric, str):
         require_metric(metric)
     rows: list[CaseRow] = []
-    count = max(_arguments(m) for m in (reference, judged))
+    count = max(argument_count(m) for m in (reference, judged))
     number = 0
     for batch, args in enumerate(_shown(batches(data, count, steps), data, steps, show=progress)):
         want, got = _outputs(reference, args, reference_mode), _outputs(judged, args, judged_mode)
@@ -118,11 +118,6 @@ def bad_cases(
             number += 1
     rows.sort(key=lambda r: (-r.loss, r.index))
     return _report(rows, number, metric)
-
-
-def _arguments(model: nn.Module) -> int:
-    known = isinstance(model, FixedPointModel) or is_prepared(model)
-    return argument_count(model) if known else 1
 
 
 def _outputs(model: nn.Module, args: tuple[Any, ...], mode: str) -> Values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,8 +117,7 @@ def compare(
     alone = judged is None
     judged = reference if judged is None else judged
     inputs = _example(judged, reference) if inputs is None else inputs
-    prepared = next((m for m in (judged, reference) if is_prepared(m) or isinstance(m, FixedPointModel)), None)
-    count = argument_count(prepared) if prepared is not None else len(inputs) if isinstance(inputs, tuple) else 1
+    count = len(inputs) if isinstance(inputs, tuple) else max(argument_count(m) for m in (judged, reference))
     tallies: dict[str, Tally] = {}
     sides: tuple[Runnable, Runnable] | None = None
     for args in batches(inputs, count, steps):
@@ -231,6 +231,8 @@ def _advice(total: Similarity, op: Similarity | None, ends: tuple[float, float, 
     judged = total if op is None else op
     if judged.sqnr >= CLOSE_SQNR:
         return ""
+    if not math.isfinite(judged.mse):
+        return "NaN or infinite values"
     before, after = max(abs(ends[0]), abs(ends[1])), max(abs(ends[2]), abs(ends[3]))
     if after < NARROWED * before:
         return f"saturates: {before:.4g} becomes {after:.4g}; calibrate on more data"

@@ -88,7 +88,7 @@ def statistics(model: nn.Module, inputs: Any = None, *, steps: int | None = None
     """
     if inputs is None and is_prepared(model):
         inputs = model.meta["example_inputs"]  # type: ignore[index]
-    count = argument_count(model) if is_prepared(model) else len(inputs) if isinstance(inputs, tuple) else 1
+    count = len(inputs) if isinstance(inputs, tuple) else argument_count(model)
     prepared: fx.GraphModule | None = None
     found: dict[str, TensorStatistics] = {}
     for args in batches(inputs, count, steps):

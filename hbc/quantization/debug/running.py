@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -67,7 +68,11 @@ def batches(inputs: Any, count: int, steps: int | None = None) -> Iterator[tuple
 
 
 def argument_count(model: nn.Module) -> int:
-    """How many arguments a prepared model or a fixed-point model takes."""
+    """How many arguments a model takes: a float one, those that its `forward` has no defaults for."""
+    if not isinstance(model, FixedPointModel) and not is_prepared(model):
+        taken = inspect.signature(model.forward).parameters.values()
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return max(1, sum(p.kind in positional and p.default is p.empty for p in taken))
     interface: Interface = model.interface if isinstance(model, FixedPointModel) else model.meta["interface"]  # type: ignore[index, assignment]
     return max((position for _, position, _ in interface.inputs), default=0) + 1
 

@@ -115,7 +115,7 @@ def test_nan_is_named() -> None:
     x = np.ones((1, 2, 2, 2))
     x[0, 0, 0, 0] = np.nan
     s = filled([x], axis=1, scale=0.1)
-    assert activation_reasons(s) == ("1 elements are NaN or infinite",)
+    assert activation_reasons(s) == ("1 element NaN or infinite",)
     assert "division by zero" in activation_advice(s, "int8", activation_reasons(s))
 
 
