@@ -49,7 +49,7 @@ class FileSensitivityRow:
     mse = property(lambda self: self.outputs.mse)
     l1 = property(lambda self: self.outputs.l1)
     kl = property(lambda self: self.outputs.kl)
-    flagged = property(lambda self: self.outputs.sqnr < CLOSE_SQNR)
+    flagged = property(lambda self: self.loss > 0 and self.outputs.sqnr < CLOSE_SQNR)
 
 
 def file_sensitivity(

@@ -10,6 +10,7 @@ from hbc.ir.core import Op
 from hbc.verify.stage import Array
 from hbc.words import plural
 
+from .channels import channel_figures
 from .figures import ranges
 from .hostile import activation_advice, activation_reasons, low_bits
 from .model_files import Case, OnStep, is_weight, maker_of, outputs_of, quantize_nodes, watched
@@ -85,7 +86,8 @@ def file_statistics(case: Case, on_step: OnStep | None = None) -> Report[TensorR
     notes = listed([f"{r.name}: {'; '.join(r.reasons)} → {r.advice}" for r in rows if r.flagged])
     figure = Figure("Ranges in running order", ranges([(r.name, r.low, r.high) for r in rows]))
     about = f"{case.bench.model}, {plural(len(case.samples), 'sample')} ({case.said})"
-    return Report("Feature maps", about, COLUMNS, rows, notes or ("nothing is flagged",), (figure,))
+    channels = channel_figures([(r.name, r.statistics) for r in rows if r.flagged])
+    return Report("Feature maps", about, COLUMNS, rows, notes or ("nothing is flagged",), (figure, *channels))
 
 
 def _opened(op: ops.Quantize) -> TensorStatistics:

@@ -149,6 +149,11 @@ class TensorStatistics:
             return math.inf
         return 10 * math.log10(signal / self.clipping) if signal else -math.inf
 
+    @property
+    def held(self) -> tuple[float, float]:
+        """The least and the largest value that the integers can stand for; without a scale, int8's."""
+        return self.qmin * self.step(), self.qmax * self.step()
+
     def step(self) -> float:
         """The scale; without one, int8's of the largest magnitude."""
         return float(self.absmax.max(initial=0.0)) / 128 if self.scale is None else self.scale

@@ -25,6 +25,7 @@ from hbc.quantization import (  # noqa: E402
 )
 from hbc.quantization.fake_quantize import FakeQuantSpec  # noqa: E402
 from hbc.quantization.units import units_of  # noqa: E402
+from tests.quantization.hostile import hostile  # noqa: E402
 from tests.quantization.models import built  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -147,6 +148,17 @@ def test_a_loader_s_labels_are_left_out() -> None:
     assert {r.name for r in debug.compare(model, made, loader).rows} == set(units_of(made))
 
 
+def test_channels_of_flagged_feature_maps_are_pictured() -> None:
+    set_march("nash-e")
+    model, data = hostile("wide-channels")
+    made = prepare(model, (data[0],))
+    calibrate(made, data, progress=False)
+    figures = debug.statistics(made, data).figures
+    assert [f.title for f in figures] == ["Ranges in running order", "Channels of spread"]
+    assert figures[1].svg.count('class="whisker"') == 8
+    assert figures[1].svg.count('class="limit"') == 2
+
+
 def test_nan_is_not_taken_for_rounding() -> None:
     model, made, batches = prepared_of("residual")
     bad = batches[0][0].clone()
@@ -182,7 +194,10 @@ def test_sensitivity_is_one_switch_at_a_time() -> None:
 def test_left_real_alone_names_what_helps_most() -> None:
     _, made, batches = prepared_of("residual")
     units_of(made)["b"].activation_post_process.set_scale(0.3)  # the one bad scale
-    first = debug.sensitivity(made, batches[0], alone="float", progress=False).rows[0]
+    report = debug.sensitivity(made, batches[0], alone="float", progress=False)
+    first = report.rows[0]
+    assert report.flagged == ()  # of everything but one, nothing is that one's fault
+    assert [r.name for r in debug.sensitivity(made, batches[0], progress=False).flagged] == ["b"]
     assert (first.name, first.what) == ("b", "result")
     assert first.sqnr > debug.stepwise(made, batches[0]).row("a").sqnr
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from hbc.debug import DETAIL, Column, Figure, Report, TensorStatistics
+from hbc.debug.channels import channel_figures
 from hbc.debug.figures import ranges
 from hbc.debug.hostile import activation_advice, activation_reasons, low_bits
 from hbc.debug.report import listed
@@ -101,7 +102,8 @@ def statistics(model: nn.Module, inputs: Any = None, *, steps: int | None = None
     figure = Figure("Ranges in running order", ranges(whiskers), "From the least to the largest value of each.")
     notes = listed([f"{r.name}: {'; '.join(r.reasons)} → {r.advice}" for r in rows if r.flagged])
     kind = "prepared" if is_prepared(model) else "float"
-    return Report("Feature maps", f"a {kind} model", COLUMNS, rows, notes, (figure,))
+    channels = channel_figures([(r.name, r.statistics) for r in rows if r.flagged])
+    return Report("Feature maps", f"a {kind} model", COLUMNS, rows, notes, (figure, *channels))
 
 
 def _observe(model: fx.GraphModule, args: tuple[Any, ...], found: dict[str, TensorStatistics]) -> None:

@@ -61,6 +61,11 @@ class SensitivityRow:
     l1 = property(lambda self: self.outputs.l1)
     kl = property(lambda self: self.outputs.kl)
 
+    @property
+    def flagged(self) -> bool:
+        """True where this, rounded alone, leaves the outputs below 27 dB."""
+        return self.loss > 0 and self.outputs.sqnr < CLOSE_SQNR
+
 
 @dataclass(frozen=True)
 class SensitivityReport(Report[SensitivityRow]):
@@ -162,7 +167,12 @@ def _shown(items: Sequence[Point], *, show: bool) -> Any:
 def _report(rows: tuple[SensitivityRow, ...], metric: str, alone: How) -> SensitivityReport:
     about = f"{'only this rounded' if alone == 'quantized' else 'all but this rounded'}, by {metric}"
     items = [
-        (f"{r.name} ({r.what})", abs(r.loss), f"{r.sqnr:.1f} dB, cosine {r.cosine:.5f}", r.sqnr < CLOSE_SQNR)
+        (
+            f"{r.name} ({r.what})",
+            abs(r.loss),
+            f"{r.sqnr:.1f} dB, cosine {r.cosine:.5f}",
+            r.flagged,
+        )
         for r in rows
     ]
     figure = Figure("Loss of the outputs", bars(items, logarithmic=True), "Logarithmic; red: below 27 dB.")
