@@ -18,17 +18,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .capturing import capture
-    from .compat import (
-        check_model,
-        convert_fx,
-        fuse_fx,
-        perf_model,
-        prepare_calibration_fx,
-        prepare_qat_fx,
-        visualize_model,
-    )
+    from .compat import convert_fx, prepare_calibration_fx, prepare_qat_fx
     from .converting import FixedPointModel, compile_model, convert, export, export_quantized_onnx, export_to_onnx
     from .fake_quantize import FakeQuantize, FakeQuantSpec
+    from .fusing import fuse_fx
+    from .looking import ModelCheck, OpPlace, check_model, perf_model, visualize_model
     from .march import March, get_march, set_march
     from .observers import merge_statistics
     from .preparing import prepare
@@ -78,10 +72,9 @@ _HOMES = {
         "set_forward",
     ),
     "converting": ("FixedPointModel", "compile_model", "convert", "export", "export_quantized_onnx", "export_to_onnx"),
-    "compat": (
-        "check_model", "convert_fx", "fuse_fx", "perf_model", "prepare_calibration_fx",
-        "prepare_qat_fx", "visualize_model",
-    ),
+    "compat": ("convert_fx", "prepare_calibration_fx", "prepare_qat_fx"),
+    "fusing": ("fuse_fx",),
+    "looking": ("ModelCheck", "OpPlace", "check_model", "perf_model", "visualize_model"),
     "units": ("QuantizedInput", "QuantizedOperation", "QuantizedUnit", "QuantizedWeighted"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -98,7 +91,9 @@ __all__ = [
     "FixedPointModel",
     "FloatFunctional",
     "March",
+    "ModelCheck",
     "ModuleNameSetter",
+    "OpPlace",
     "QConfig",
     "QuantStub",
     "QuantizedInput",

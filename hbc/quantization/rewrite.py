@@ -14,7 +14,7 @@ from .fake_quantize import FakeQuantize, FakeQuantSpec, require_int16
 from .fusion import Group, operation_group, weighted_group
 from .ops import ARITHMETIC, constant_of, is_float, is_move, is_weighted, operation
 from .qconfig import QConfig, QConfigSetter, UnitInfo, check_names, pick, without_effect
-from .stubs import QuantStub
+from .stubs import DeQuantStub, QuantStub
 from .unit_body import body_of
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
 
@@ -31,6 +31,7 @@ class Rewrite:
         self.graph = module.graph
         self.modules: dict[str, nn.Module] = dict(module.named_modules())
         self.has_stubs = any(isinstance(m, QuantStub) for m in self.modules.values())
+        self.has_ends = any(isinstance(m, DeQuantStub) for m in self.modules.values())
         self.quantized: set[fx.Node] = set()  # nodes whose values stand for integers
         self.units: dict[fx.Node, tuple[QuantizedUnit, Group | None]] = {}
         self.inputs: dict[fx.Node, fx.Node] = {}  # real node → the unit that quantises it
@@ -40,6 +41,7 @@ class Rewrite:
 
     def run(self) -> fx.GraphModule:
         """The graph module of units, with `hints` and `fused` in its meta."""
+        self._drop_identities()
         for node in list(self.graph.nodes):
             if node.op not in {"output", "get_attr"} and not _is_gone(node):
                 self._visit(node)
@@ -51,6 +53,13 @@ class Rewrite:
         self.module.meta.update(meta)
         self.module.hints = self.hints  # type: ignore[assignment]
         return self.module
+
+    def _drop_identities(self) -> None:
+        """nn.Identity, as `fuse_fx` leaves it in a batch norm's place, would part what is to be fused."""
+        for node in list(self.graph.nodes):
+            if node.op == "call_module" and type(self.modules[str(node.target)]) is nn.Identity:
+                node.replace_all_uses_with(node.all_input_nodes[0])
+                self.graph.erase_node(node)
 
     def _visit(self, node: fx.Node) -> None:
         if node in self.units:
@@ -65,7 +74,8 @@ class Rewrite:
         elif kind == "dequant_stub":
             self._dequantize(node)
         elif not any(a in self.quantized for a in node.all_input_nodes):
-            return
+            if self._resumes(node):
+                self._weighted(node)
         elif is_move(node, self.modules):
             self.quantized.add(node)
         elif is_weighted(node, self.modules):
@@ -74,6 +84,12 @@ class Rewrite:
             self._operation(node, kind)
         else:
             self.hints.append(f"{_place(node)}: {kind} isn't computed in integers; it stays real, on the CPU")
+
+    def _resumes(self, node: fx.Node) -> bool:
+        """True for a layer behind what stays on the CPU, unless stubs say what is quantised: it is quantised again."""
+        if self.has_stubs or self.has_ends or not is_weighted(node, self.modules):
+            return False
+        return all(n.op != "get_attr" for n in node.all_input_nodes)
 
     def _input(self, node: fx.Node) -> None:
         source = node.args[0] if node.op != "placeholder" else None
@@ -151,7 +167,7 @@ class Rewrite:
     def _between(self, group: Group) -> list[fx.Node]:
         """Nodes after the head and before the sum that don't belong to the group."""
         found, node = [], group.head.next
-        sum_ = next(n for n in group.nodes if group.addend in n.all_input_nodes)
+        sum_ = next(n for n in group.nodes[1:] if group.addend in n.all_input_nodes)
         while node is not sum_ and node.op != "root":
             if node not in group.nodes:
                 found.append(node)
