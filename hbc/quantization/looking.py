@@ -14,6 +14,7 @@ from hbc.diagnostics import HbcError, OptionError, error
 from hbc.files import write_atomically
 from hbc.ir.printer import print_module
 from hbc.perf import Estimate, as_json, board_named, estimate, page
+from hbc.report import NodeRow
 
 from .capturing import OUTPUTS
 from .converting import compile_model, export
@@ -73,11 +74,14 @@ def check_model(model: nn.Module, example_inputs: Any, march: str | None = None)
         compiled = compile_model(model, example_inputs, march=march)
     except HbcError as err:
         return ModelCheck((), hints, str(err))
-    rows = [
-        OpPlace(n.node.rpartition("/")[0] or n.node, n.op_type, n.device, n.reason if n.device == "cpu" else "", n.hint)
-        for n in compiled.report.layers
-    ]
-    return ModelCheck(tuple(rows), hints)
+    return ModelCheck(tuple(_place(n) for n in compiled.report.layers if n.op_type != "Barrier"), hints)
+
+
+def _place(n: NodeRow) -> OpPlace:
+    module, reason, hint = n.node.rpartition("/")[0] or n.node, n.reason if n.device == "cpu" else "", n.hint
+    if "/barrier'" in reason:
+        reason, hint = "it, or what it reads, is kept on the CPU: `cpu` of prepare, or wrap", ""
+    return OpPlace(module, n.op_type, n.device, reason, hint)
 
 
 def perf_model(

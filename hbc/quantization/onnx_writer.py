@@ -61,6 +61,12 @@ class Writer:
         self.constants.append(numpy_helper.from_array(np.array(array, order="C"), found))
         return found
 
+    def barrier(self, x: str, name: str) -> str:
+        """`x`, as hbc takes it: nothing is fused across."""
+        found = self.op("Barrier", [x], name=f"{name}/barrier", domain="hbc")
+        self.shapes[found] = self.shapes.get(x, ())
+        return str(found)
+
     def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> str:
         """An input of the model."""
         found = self.free(name)
@@ -101,6 +107,8 @@ class Writer:
         opsets = [helper.make_opsetid("", opset)]
         if opset == PORTABLE and self._move_int16():
             opsets.append(helper.make_opsetid("com.microsoft", 1))
+        if any(n.domain == "hbc" for n in self.nodes):
+            opsets.append(helper.make_opsetid("hbc", 1))
         graph = helper.make_graph(self.nodes, name or "model", self.inputs, self.outputs, self.constants)
         return helper.make_model(
             graph, opset_imports=opsets, producer_name="hbc.quantization", ir_version=IR_VERSIONS[opset]

@@ -90,6 +90,11 @@ def is_float(node: fx.Node) -> bool:
     return dtype is not None and bool(dtype.is_floating_point)
 
 
+def is_kept(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """True for an operation that the user keeps on the CPU, by name or type or by `wrap`."""
+    return bool(node.meta.get("cpu")) and operation(node, modules) not in {"dequant_stub", ""}
+
+
 def is_nearest(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     """True for a resize that copies pixels: no arithmetic."""
     if operation(node, modules) != "interpolate":

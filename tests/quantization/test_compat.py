@@ -80,12 +80,40 @@ def test_qconfigs_and_hybrids_by_name() -> None:
     assert "int16" in rows["b"]
     assert isinstance(qat.bn, nn.BatchNorm2d)
     fixed = convert(qat, engine="reference")
+    assert {s.device for s in fixed.compiled.report.segments} == {"bpu", "cpu"}
     with torch.no_grad():
-        ours, theirs = qat.eval()(*batches[1]), fixed(*batches[1])
-    # What stays real is computed in float32 here; the compiler may fuse it into a rounding. At most a quantum each.
-    step = float(qat.head.sources[0].scale) * float(qat.head.weight.detach().abs().sum((1, 2, 3)).max())
-    assert float((ours - theirs).abs().max()) <= 2 * step
-    assert float((ours != theirs).float().mean()) < 0.05
+        assert torch.equal(qat.eval()(*batches[1]), fixed(*batches[1]))
+    places = {r.module: r for r in check_model(qat, batches[0]).rows}
+    assert {n: places[n].device for n in ("stem.0", "stem.2", "bn", "b")} == {
+        "stem.0": "bpu",
+        "stem.2": "cpu",
+        "bn": "cpu",
+        "b": "bpu",
+    }
+    assert "kept on the CPU" in places["bn"].reason
+
+
+def test_a_result_is_read_on_both_devices() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.act, self.head, self.tail = nn.Conv2d(3, 4, 1), nn.Tanh(), nn.Conv2d(4, 2, 1), nn.ReLU()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = torch.relu(self.conv(x))
+            return self.head(y), self.tail(self.act(y))
+
+    torch.manual_seed(0)
+    model, x = Both().eval(), torch.randn(2, 3, 6, 6)
+    prepared = prepare(model, (x,), cpu=["act", nn.ReLU])
+    calibrate(prepared, [(x,)], progress=False)
+    fixed = convert(prepared, engine="reference")
+    with torch.no_grad():
+        ours, theirs = prepared.eval()(x), fixed(x)
+    assert torch.equal(ours[0], theirs[0])
+    # Tanh in float32 by two libraries: at most 2 units of the last of 24 bits.
+    assert float((ours[1] - theirs[1]).abs().max()) <= 2**-22
+    assert {r.module for r in check_model(prepared, (x,)).on_cpu} == {"act", "tail"}
 
 
 @pytest.mark.parametrize(
