@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 
 from torch import Tensor, nn  # noqa: E402
 
-from hbc.diagnostics import OptionError, QuantizationError  # noqa: E402
+import hbc  # noqa: E402
+from hbc.diagnostics import OptionError, QuantizationError, codes  # noqa: E402
 from hbc.ir.parser import parse_module  # noqa: E402
 from hbc.quantization import (  # noqa: E402
     FakeQuantSpec,
@@ -23,6 +26,7 @@ from hbc.quantization import (  # noqa: E402
     convert_fx,
     fuse_fx,
     get_default_qat_qconfig,
+    observers,
     perf_model,
     prepare,
     prepare_calibration_fx,
@@ -260,3 +264,21 @@ def test_float_models(call: Any) -> None:
     model, batches = built("residual")
     with pytest.raises(QuantizationError, match=f"{call.__name__} takes a prepared model"):
         call(model, batches[0])
+
+
+def test_the_guide_names_what_there_is() -> None:
+    """Every name of the kit is on docs/qat.md or is found from one that is; its codes and observers are right."""
+    page = (Path(__file__).parents[2] / "docs" / "qat.md").read_text(encoding="utf-8")
+    for name in observers.OBSERVERS:
+        assert f"`{name}`" in page or name == "fixed"
+    for name in FakeQuantSpec.__dataclass_fields__:
+        assert f"| `{name}` |" in page
+    known = {c.CODE for c in codes()}
+    named = set(re.findall(r"E\d{4}", page))
+    assert len(named) >= 9
+    assert named <= known
+    quoted = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)[`(]", page))
+    kit = set(hbc.quantization.__all__)
+    assert {n for n in quoted if n.startswith(("prepare", "set_", "convert", "export", "default_qat"))} - kit <= {
+        "set_qat_mode"
+    }
