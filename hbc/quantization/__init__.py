@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .capturing import capture
+    from .colour import CenteredYuv444, bgr2centered_yuv, rgb2centered_yuv
     from .compat import convert_fx, prepare_calibration_fx, prepare_qat_fx
     from .converting import FixedPointModel, compile_model, convert, export, export_quantized_onnx, export_to_onnx
     from .fake_quantize import FakeQuantize, FakeQuantSpec
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "march": ("March", "get_march", "set_march"),
+    "colour": ("CenteredYuv444", "bgr2centered_yuv", "rgb2centered_yuv"),
     "segment_lut": ("SegmentLUT",),
     "stubs": ("DeQuantStub", "FloatFunctional", "QuantStub"),
     "wrapping": ("wrap",),
@@ -83,6 +85,7 @@ __all__ = [
     "CALIBRATION",
     "QAT",
     "VALIDATION",
+    "CenteredYuv444",
     "DeQuantStub",
     "DefaultSetter",
     "FakeQuantSpec",
@@ -103,6 +106,7 @@ __all__ = [
     "SegmentLUT",
     "SensitiveOpSetter",
     "UnitInfo",
+    "bgr2centered_yuv",
     "calibrate",
     "calibration_setter",
     "capture",
@@ -125,6 +129,7 @@ __all__ = [
     "prepare",
     "prepare_calibration_fx",
     "prepare_qat_fx",
+    "rgb2centered_yuv",
     "set_fake_quantize",
     "set_forward",
     "set_march",

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from hbc.diagnostics import CannotCapture, FunctionalReused, HbcError, WrongDevice
 
+from .colour import CenteredYuv444
 from .errors import trouble
 from .pytree import Leaf, name_of, rebuild, take, walk
 from .segment_lut import SegmentLUT
@@ -60,7 +61,7 @@ def is_leaf(module: nn.Module) -> bool:
     """True for modules that stay whole: torch.nn's own but containers, and the kit's."""
     if isinstance(module, (*CONTAINERS, FloatFunctional)):
         return False
-    if isinstance(module, (QuantStub, DeQuantStub, SegmentLUT)) or getattr(module, "is_unit", False):
+    if isinstance(module, (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444)) or getattr(module, "is_unit", False):
         return True
     return type(module).__module__.startswith("torch.nn.")
 

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from .capturing import drop_dead
+from .colour import MIDDLE, CenteredYuv444
 from .fake_quantize import FakeQuantize, FakeQuantSpec, require_int16
 from .fusion import Group, operation_group, weighted_group
 from .ops import ARITHMETIC, constant_of, is_float, is_move, is_weighted, operation
@@ -69,6 +70,8 @@ class Rewrite:
             self._input(node)
         elif kind == "quant_stub":
             self._stub(node)
+        elif kind == "colour" and not node.meta.get("cpu"):
+            self._colour(node)
         elif node.meta.get("cpu") or kind in {"", "OutputTree"} or not is_float(node):
             return
         elif kind == "dequant_stub":
@@ -97,8 +100,26 @@ class Rewrite:
             if source in self.quantized and is_float(node):
                 self.quantized.add(node)  # a part of what chunk or split gave
             return
-        if not self.has_stubs and is_float(node):
+        is_image = bool(node.users) and all(operation(u, self.modules) == "colour" for u in node.users)
+        if not self.has_stubs and is_float(node) and not is_image:
             self._quantize(node, f"{node.name}_quant")
+
+    def _colour(self, node: fx.Node) -> None:
+        """A colour conversion: the image minus 128 is quantised by scale 1, and so is the result."""
+        module, name, image = self.modules[str(node.target)], str(node.target), node.all_input_nodes[0]
+        assert isinstance(module, CenteredYuv444)
+        if not module.centered_input:
+            with self.graph.inserting_before(node):
+                centered = self.graph.call_function(torch.sub, (image, MIDDLE))
+            centered.meta.update({k: image.meta[k] for k in ("shape", "dtype") if k in image.meta}, scope=name)
+            node.replace_input_with(image, centered)
+            image = centered
+        source = self._quantize(image, f"{name}_input")
+        self.units[source][0].fixed_scale = 1.0  # type: ignore[assignment]
+        unit = QuantizedWeighted(name, self.march, module.layer(), None, "")
+        unit.weight_fake_quant = module.weight_fake_quant(f"{name}.weight")
+        unit.fixed_scale = 1.0  # type: ignore[assignment]
+        self._place(self._free(name, replaces=True), unit, [source], Group(node, [node]))
 
     def _quantize(self, node: fx.Node, name: str, spec: FakeQuantSpec | None = None) -> fx.Node:
         """A unit that quantises the real values of `node`; its readers read the unit from now on."""
@@ -124,6 +145,10 @@ class Rewrite:
     def _stub(self, node: fx.Node) -> None:
         stub = self.modules[str(node.target)]
         assert isinstance(stub, QuantStub)
+        if node.all_input_nodes[0] in self.quantized:  # behind a colour conversion: integers already
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            self.graph.erase_node(node)
+            return
         unit = QuantizedInput(str(node.target), self.march)
         unit.fixed_scale = stub.fixed_scale  # type: ignore[assignment]
         made = self._insert(self._free(str(node.target), replaces=True), unit, tuple(node.args), after=node)
@@ -294,11 +319,11 @@ class Rewrite:
 
     def _apply(self, unit: QuantizedUnit, config: QConfig, info: UnitInfo) -> None:
         output = config.output
-        if output is None and not info.can_be_wide:
+        fixed = getattr(unit, "fixed_scale", None)
+        if output is None and (fixed is not None or not info.can_be_wide):
             output = FakeQuantSpec()
         if info.is_tail and info.is_weighted and not info.can_be_wide:
             self.hints.append(f"{info.name}: the result is {output and output.dtype}, not int32, as {info.why_not}")
-        fixed = getattr(unit, "fixed_scale", None)
         if output is not None and fixed is not None:
             output = output.changed(scale=fixed)
         if output is not None:
