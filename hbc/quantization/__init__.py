@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         default_qat_qconfig_setter,
         get_default_qat_qconfig,
     )
+    from .sampling import GridSample
     from .segment_lut import SegmentLUT
     from .states import (
         CALIBRATION,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "march": ("March", "get_march", "set_march"),
     "colour": ("CenteredYuv444", "bgr2centered_yuv", "rgb2centered_yuv"),
+    "sampling": ("GridSample",),
     "segment_lut": ("SegmentLUT",),
     "stubs": ("DeQuantStub", "FloatFunctional", "QuantStub"),
     "wrapping": ("wrap",),
@@ -93,6 +95,7 @@ __all__ = [
     "FakeQuantize",
     "FixedPointModel",
     "FloatFunctional",
+    "GridSample",
     "March",
     "ModelCheck",
     "ModuleNameSetter",

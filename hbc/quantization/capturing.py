@@ -24,11 +24,13 @@ from hbc.diagnostics import CannotCapture, FunctionalReused, HbcError, WrongDevi
 from .colour import CenteredYuv444
 from .errors import trouble
 from .pytree import Leaf, name_of, rebuild, take, walk
+from .sampling import PixelSample
 from .segment_lut import SegmentLUT
 from .stubs import DeQuantStub, FloatFunctional, QuantStub
 from .wrapping import RECORDERS
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+WHOLE = (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444, PixelSample)
 OUTPUTS = "_outputs"  # the module that puts the results into the user's structure
 _PATCH = threading.RLock()  # nn.Module.__call__ is patched while a model is captured
 
@@ -61,7 +63,7 @@ def is_leaf(module: nn.Module) -> bool:
     """True for modules that stay whole: torch.nn's own but containers, and the kit's."""
     if isinstance(module, (*CONTAINERS, FloatFunctional)):
         return False
-    if isinstance(module, (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444)) or getattr(module, "is_unit", False):
+    if isinstance(module, WHOLE) or getattr(module, "is_unit", False):
         return True
     return type(module).__module__.startswith("torch.nn.")
 

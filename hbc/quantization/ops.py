@@ -31,6 +31,7 @@ _MODULES = {
     "BatchNorm1d": "batch_norm", "BatchNorm2d": "batch_norm", "BatchNorm3d": "batch_norm", "Softsign": "softsign",
     "QuantStub": "quant_stub", "DeQuantStub": "dequant_stub", "Sequential": "identity", "RMSNorm": "rms_norm",
     "SegmentLUT": "segment_lut", "CenteredYuv444": "colour",
+    "PixelSample": "pixel_sample",
 }  # fmt: skip
 WEIGHTED = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
@@ -52,7 +53,7 @@ ARITHMETIC = frozenset({
     "log_softmax", "prelu", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "layer_norm",
     "rms_norm", "group_norm", "instance_norm", "batch_norm", "mean", "sum", "exp", "log", "sqrt", "rsqrt", "reciprocal",
     "abs", "neg", "sin", "cos", "erf", "floor", "ceil", "round", "square", "pow", "maximum", "minimum", "interpolate",
-    "grid_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize",
+    "grid_sample", "pixel_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize",
 })  # fmt: skip
 
 

@@ -15,9 +15,12 @@ from .fake_quantize import FakeQuantize, FakeQuantSpec, require_int16
 from .fusion import Group, operation_group, weighted_group
 from .ops import ARITHMETIC, constant_of, is_float, is_move, is_weighted, operation
 from .qconfig import QConfig, QConfigSetter, UnitInfo, check_names, pick, without_effect
+from .sampling import grid_scale
 from .stubs import DeQuantStub, QuantStub
 from .unit_body import body_of
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
+
+SAMPLERS = {"grid_sample", "pixel_sample"}
 
 
 class Rewrite:
@@ -269,6 +272,7 @@ class Rewrite:
 
     def _configure(self) -> None:
         grids = self._toward_grids()
+        self._fix_grids()
         known = [*self.names, *self.modules, *(str(n.target) for n in self.units)]
         check_names(self.setters, known)
         infos = [self._info(node, unit, group, feeds_grid=node in grids) for node, (unit, group) in self.units.items()]
@@ -305,7 +309,7 @@ class Rewrite:
         """Units from the grid of each grid_sample back to the first product or input."""
         found: set[fx.Node] = set()
         for node, (unit, _) in self.units.items():
-            if isinstance(unit, QuantizedOperation) and unit.operation == "grid_sample" and len(node.args) > 1:
+            if isinstance(unit, QuantizedOperation) and unit.operation in SAMPLERS and len(node.args) > 1:
                 todo = [node.args[1]]
                 while todo:
                     n = todo.pop()
@@ -316,6 +320,18 @@ class Rewrite:
                     if not isinstance(self.units.get(n, (None, None))[0], (QuantizedWeighted, QuantizedInput)):
                         todo.extend(n.all_input_nodes)
         return found
+
+    def _fix_grids(self) -> None:
+        """A grid of positions in pixels has the chip's own steps."""
+        for node, (unit, _) in self.units.items():
+            if not isinstance(unit, QuantizedOperation) or unit.operation != "pixel_sample":
+                continue
+            image, grid = node.all_input_nodes
+            while grid not in self.units and grid.all_input_nodes:
+                grid = grid.all_input_nodes[0]
+            if grid in self.units:
+                step = grid_scale(image.meta["shape"][2:])
+                self.units[grid][0].fixed_scale = step  # type: ignore[assignment]
 
     def _apply(self, unit: QuantizedUnit, config: QConfig, info: UnitInfo) -> None:
         output = config.output
