@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -39,10 +40,22 @@ def shaped(module: fx.GraphModule, args: Sequence[Any]) -> None:
                 n.meta["shape"], n.meta["dtype"] = tuple(out.shape), out.dtype
             return out
 
-    with torch.no_grad():
+    with torch.no_grad(), in_eval(module):
         interpreter = Shapes(module, garbage_collect_values=True)
         interpreter.extra_traceback = False  # it would rewrite what our errors say
         interpreter.run(*args)
+
+
+@contextmanager
+def in_eval(module: nn.Module) -> Iterator[None]:
+    """Eval mode meanwhile, so that batch norms keep their statistics; then each part's own mode again."""
+    training = {m: m.training for m in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in training.items():
+            part.training = mode
 
 
 def to_onnx(
@@ -56,13 +69,11 @@ def to_onnx(
     modes = {u: u.mode for u in module.modules() if isinstance(u, QuantizedUnit)}
     for unit in modes:
         unit.mode = "plain"
-    training = module.training
-    module.eval()
     try:
-        shaped(module, args)
-        return _Emitter(module, Writer(form)).model(name, output_names)
+        with in_eval(module):
+            shaped(module, args)
+            return _Emitter(module, Writer(form)).model(name, output_names)
     finally:
-        module.train(training)
         for unit, mode in modes.items():
             unit.mode = mode
 

@@ -139,7 +139,7 @@ class FakeQuantize(nn.Module):
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
         """Look at a tensor. Moving averages and ranges become the scale at once, histograms when asked."""
-        if self.observer is None or (self.is_learned and self.quantizing and self.ready):
+        if self.observer is None or not x.numel() or (self.is_learned and self.quantizing and self.ready):
             return
         averaging = self.spec.averaging
         if self.quantizing and self.axis is None and averaging == 0 and self.is_ready():
