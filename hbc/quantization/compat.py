@@ -12,7 +12,7 @@ from hbc.diagnostics import OptionError, error
 from .converting import FixedPointModel, convert
 from .errors import no_such
 from .preparing import prepare
-from .qconfig import DefaultSetter, ModuleNameSetter, QConfig, calibration_setter
+from .qconfig import DefaultSetter, ModuleNameSetter, QConfig, calibration_setter, require_qconfig
 from .states import CALIBRATION, QAT, FakeQuantState, set_fake_quantize
 
 _HYBRID = ("module_name", "module_type")
@@ -56,6 +56,8 @@ def _prepared(model: nn.Module, qconfigs: Any, example: Any, hybrid: Any, state:
         if key not in _HYBRID:
             raise no_such("key of hybrid_dict", str(key), _HYBRID)
     base: QConfig | None = given.get("")
+    if base is not None:
+        require_qconfig(base, "of the whole model, ''")
     whole = calibration_setter() if state is CALIBRATION and base is None else DefaultSetter(base or QConfig())
     named = ModuleNameSetter(dict(given.get("module_name", ())))
     kept = [item for key in _HYBRID for item in (hybrid or {}).get(key, ())]

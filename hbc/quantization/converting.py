@@ -46,6 +46,7 @@ def _proto(
     assert isinstance(model, fx.GraphModule)
     require_calibrated(model)
     args = arguments(example_inputs)
+    model.meta["interface"].leaves(args)
     check_devices(model, args)
     return to_onnx(model, args, name, outputs, form)
 
