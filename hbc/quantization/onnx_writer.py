@@ -83,16 +83,16 @@ class Writer:
         """QuantizeLinear (and a Clip of a narrow range), then DequantizeLinear; scales verbatim."""
         s = self.const(np.float32(scale.reshape(-1)[0]), f"{name}/scale")
         z = self.const(NUMPY[dtype](0), f"{name}/zero_point")
+        on_reals = narrow and self.portable and dtype == "int16"  # ONNX Runtime has no Clip of int16
+        if on_reals:
+            least = self.const(np.float32(-np.iinfo(np.int16).max) * np.float32(scale.reshape(-1)[0]))
+            x = self.op("Clip", [x, least], name=f"{name}/narrow")
         q = self.op("QuantizeLinear", [x, s, z], name=f"{name}/quantize")
-        if narrow and not (self.portable and dtype == "int16"):
+        if narrow and not on_reals:
             limits = np.iinfo(NUMPY[dtype])
             low, high = self.const(NUMPY[dtype](-limits.max)), self.const(NUMPY[dtype](limits.max))
             q = self.op("Clip", [q, low, high], name=f"{name}/narrow")
-        y = str(self.op("DequantizeLinear", [q, s, z], name=f"{name}/dequantize"))
-        if narrow and self.portable and dtype == "int16":  # ONNX Runtime has no Clip of int16: the same on the reals
-            least = np.float32(-np.iinfo(np.int16).max) * np.float32(scale.reshape(-1)[0])
-            y = str(self.op("Max", [y, self.const(least)], name=f"{name}/narrow"))
-        return y
+        return str(self.op("DequantizeLinear", [q, s, z], name=f"{name}/dequantize"))
 
     def weight(self, ints: np.ndarray, scale: np.ndarray, axis: int, name: str) -> str:
         """Integers of a weight with a scale per channel of `axis`, dequantised."""
