@@ -74,13 +74,16 @@ def check_model(model: nn.Module, example_inputs: Any, march: str | None = None)
         compiled = compile_model(model, example_inputs, march=march)
     except HbcError as err:
         return ModelCheck((), hints, str(err))
-    return ModelCheck(tuple(_place(n) for n in compiled.report.layers if n.op_type != "Barrier"), hints)
+    own = {"Barrier", "Identity"}  # nodes of the emitted file that are no operations of the user's
+    return ModelCheck(tuple(_place(n) for n in compiled.report.layers if n.op_type not in own), hints)
 
 
 def _place(n: NodeRow) -> OpPlace:
     module, reason, hint = n.node.rpartition("/")[0] or n.node, n.reason if n.device == "cpu" else "", n.hint
     if "/barrier'" in reason:
         reason, hint = "it, or what it reads, is kept on the CPU: `cpu` of prepare, or wrap", ""
+    elif hint.startswith("put QuantizeLinear"):  # advice for ONNX files
+        reason, hint = "it reads reals, of the operation before it", ""
     return OpPlace(module, n.op_type, n.device, reason, hint)
 
 
