@@ -15,6 +15,7 @@ LANEAF = Path(__file__).parents[2] / "examples" / "laneaf"
 sys.path.insert(0, str(LANEAF))
 try:
     from laneaf.maps import draw_maps  # type: ignore[import-not-found]
+    from laneaf.network import PLANS, Plan  # type: ignore[import-not-found]
     from laneaf.scenes import HELD_OUT, scene  # type: ignore[import-not-found]
     from laneaf.stages import SAME, Project, Settings  # type: ignore[import-not-found]
     from laneaf.training import batch_of  # type: ignore[import-not-found]
@@ -23,12 +24,23 @@ finally:
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
+TINY = Plan((5, 8, 12), 0, (2,), 0)
 SHORT = Settings(
-    training=24, held_out=4, steps=4, qat_steps=3, exact_steps=2, reference=2, rows=48, columns=64, qat_rate=2e-3
+    "tiny",
+    training=24,
+    held_out=4,
+    steps=4,
+    qat_steps=3,
+    exact_steps=2,
+    reference=2,
+    rows=48,
+    columns=64,
+    qat_rate=2e-3,
 )
 
 
-def test_heads_agree_at_every_stage(tmp_path: Path) -> None:
+def test_heads_agree_at_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLANS, "tiny", TINY)
     told: list[str] = []
     project = Project(SHORT, lambda what, _done, _total: told.append(what))
     start = [p.detach().clone() for p in project.net.parameters()]
