@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from hbc.diagnostics import BadQConfig, NotPrepared, OptionError, PreparedTwice, error
 
-from .capturing import arguments, capture
+from .capturing import COMPUTED, OUTPUTS, arguments, capture
 from .eager import EagerRewrite, swap
 from .errors import no_such, trouble
 from .functional_layers import as_layers
@@ -98,6 +98,9 @@ def _swapped(model: nn.Module, graph: fx.GraphModule, rewrite: EagerRewrite) -> 
     calls = {str(n.target) for n in graph.graph.nodes if n.op == "call_module"}
     scopes = {str(n.meta.get("scope", "")) for n in graph.graph.nodes}
     units = rewrite.run()
+    model._modules.pop(OUTPUTS, None)  # noqa: SLF001 - what capture put into it for the graph
+    for name in [n for n, _ in model.named_buffers(recurse=False) if n.startswith(COMPUTED)]:
+        delattr(model, name)
     hints = swap(model, units, calls | scopes)
     model.meta = {**units.meta, "hints": [*rewrite.hints, *hints]}  # type: ignore[assignment]
     model.hints = model.meta["hints"]  # type: ignore[index]
