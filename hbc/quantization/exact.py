@@ -33,6 +33,8 @@ TABLED = frozenset({
     "mish", "softplus", "softsign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "neg", "sin", "cos", "erf",
     "floor", "ceil", "round", "square", "segment_lut",
 })  # fmt: skip
+# With constants that are one number, these are functions of one tensor as well.
+_OF_A_NUMBER = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "pow", "maximum", "minimum"})
 
 
 def strategy(unit: QuantizedUnit) -> Strategy:
@@ -42,9 +44,17 @@ def strategy(unit: QuantizedUnit) -> Strategy:
     if isinstance(unit, QuantizedWeighted):
         return Weighted(unit, Program())
     assert isinstance(unit, QuantizedOperation)
-    if unit.operation in TABLED and len(unit.sources) == 1:
+    if len(unit.sources) == 1 and (unit.operation in TABLED or _is_of_numbers(unit)):
         return Table(Program())
     return Operation(unit, Program()) if has_rule(unit) else Program()
+
+
+def _is_of_numbers(unit: QuantizedOperation) -> bool:
+    """True for x · 2, x + x and the like: elementwise, of the operand's shape."""
+    nodes = [n for n in unit.body.graph.nodes if n.op not in {"output", "get_attr"}]
+    same = len({n.meta.get("shape") for n in nodes}) == 1 and nodes[0].meta.get("shape") is not None
+    single = all(t.numel() == 1 for t in (*unit.body.parameters(), *unit.body.buffers()))
+    return unit.operation in _OF_A_NUMBER and same and single
 
 
 def straight_through(exact: Tensor, plain: Tensor) -> Tensor:

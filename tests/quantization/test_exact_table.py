@@ -30,6 +30,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "leaky": lambda x: functional.leaky_relu(x, 0.1),
     "floor": torch.floor,
     "reciprocal": torch.reciprocal,
+    "times a number": lambda x: x * 0.35,
+    "and itself": lambda x: x * x,
+    "less a number": lambda x: 0.5 - x,
 }
 
 
