@@ -12,6 +12,7 @@ from hbc.backend.bpu.march import MARCHES
 from hbc.debug import Column, Report
 from hbc.ir.types import DType
 
+from ..eager import as_graph
 from ..fake_quantize import FakeQuantSpec
 from ..march import has_int16
 from ..qconfig import QConfig, UnitInfo
@@ -91,7 +92,7 @@ def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) ->
     A weight gets int16 only where its operand keeps int8: the chip multiplies 16 by 8 bits, not 16 by 16.
     """
     require_prepared(model, "advise")
-    assert isinstance(model, fx.GraphModule)
+    model = as_graph(model)
     maps = statistics(model, inputs, steps=steps)
     rows = [
         AdviceRow(r.name, "result", r.kind, r.dtype, r.bits, r.reasons, _allowed(r.advice, model.meta["march"]))

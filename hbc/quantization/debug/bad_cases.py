@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from hbc.debug import DETAIL, METRICS, Column, Figure, Report, Similarity, loss_of, similarity
 from hbc.debug.figures import bars
 from hbc.debug.measures import require_metric
 
 from ..converting import FixedPointModel
+from ..eager import as_graph
 from ..pytree import name_of, walk
 from ..units import is_prepared
 from .running import Array, Values, argument_count, batches, in_mode, kept_state, named_outputs, to_array
@@ -120,9 +121,9 @@ def _outputs(model: nn.Module, args: tuple[Any, ...], mode: str) -> Values:
         if isinstance(model, FixedPointModel):
             return named_outputs(model.interface, model(*args))
         if is_prepared(model):
-            assert isinstance(model, fx.GraphModule)
-            with in_mode(model, mode):
-                return named_outputs(model.meta["interface"], model(*args))
+            graph = as_graph(model, args)
+            with in_mode(graph, mode):
+                return named_outputs(graph.meta["interface"], graph(*args))
         with kept_state(model):
             model.eval()
             result = model(*args)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from torch import fx, nn
+from torch import nn
 
 from hbc.debug import Column, Report
 
+from ..eager import as_graph
 from ..fake_quantize import FakeQuantize
 from ..states import require_prepared
 from ..units import QuantizedInput, QuantizedUnit, QuantizedWeighted
@@ -52,7 +53,7 @@ class QConfigRow:
 def check_qconfig(model: nn.Module) -> Report[QConfigRow]:
     """Types, observers and scales of every unit of a prepared model; unusual ones are flagged. Nothing is run."""
     require_prepared(model, "check_qconfig")
-    assert isinstance(model, fx.GraphModule)
+    model = as_graph(model)
     units = units_in_order(model)
     sharing = Counter(id(u.weight_fake_quant) for u in units.values() if isinstance(u, QuantizedWeighted))
     tails = {h.partition(": ")[0]: h.partition(": ")[2] for h in model.meta["hints"]}

@@ -16,6 +16,7 @@ from hbc.diagnostics import OptionError, error
 
 from ..capturing import Interface
 from ..converting import FixedPointModel
+from ..eager import as_graph
 from ..errors import no_such
 from ..exact import TABLED
 from ..fake_quantize import FakeQuantize
@@ -74,8 +75,7 @@ def argument_count(model: nn.Module) -> int:
 def as_prepared(model: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
     """A prepared model as it is; of a float one the units that `prepare` finds, in reals."""
     if is_prepared(model):
-        assert isinstance(model, fx.GraphModule)
-        return model
+        return as_graph(model, args)
     twin = prepare(copy.deepcopy(model), args)
     for fq in fake_quantizes(twin):
         fq.observing = fq.quantizing = False

@@ -14,6 +14,7 @@ from hbc.debug.figures import bars
 from hbc.debug.measures import require_metric
 from hbc.verify.measure import CLOSE_SQNR
 
+from ..eager import as_graph
 from ..errors import no_such
 from ..fake_quantize import FakeQuantize
 from ..states import require_prepared
@@ -107,7 +108,7 @@ def sensitivity(
     signal), of the output that is worst off. Arithmetic is that of plain fake quantisation.
     """
     require_prepared(model, "sensitivity")
-    assert isinstance(model, fx.GraphModule)
+    model = as_graph(model)
     require_metric(metric)
     if alone not in {"quantized", "float"}:
         raise no_such("way of ranking", alone, ("quantized", "float"))
