@@ -172,7 +172,8 @@ MACHINE_CODE = (
     ),
     _one(
         "the kernel of a transposed convolution is not turned", "runtime/jit/kernels/conv.py",
-        "turned = values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values", "turned = values",
+        "turned = None if values is None else values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values",
+        "turned = values",
         "tests/exact/test_conv_transpose.py",
     ),
     _one(
@@ -531,6 +532,29 @@ THREADS = (
     ),
 )  # fmt: skip
 
+SPLIT, SPLIT_TESTS = "runtime/jit/split_sum.py", "tests/exact/test_split_sums.py"
+
+SUMS = (
+    _one(
+        "the last part of a long sum a step too short", SPLIT,
+        "ends = [*range(size, steps, size), steps]", "ends = [*range(size, steps, size), steps - 1]", SPLIT_TESTS,
+    ),
+    _one(
+        "the upper halves of weights worth one bit too little", SPLIT,
+        "f.b.shl(value, const(value.type, part.shift))", "f.b.shl(value, const(value.type, part.shift - 1))",
+        SPLIT_TESTS,
+    ),
+    _one(
+        "a part begins where the one before began", "runtime/jit/convolve.py",
+        "k.at(left, 4 * part.first)", "k.at(left, 4 * (part.first - part.steps) * (part.first > 0))", SPLIT_TESTS,
+    ),
+    _one(
+        "parts of which only the sums of both signs fit", SPLIT,
+        "sizes = np.abs(_by_step(half, segments).astype(np.int64)).sum",
+        "sizes = np.abs(_by_step(half, segments).astype(np.int64) // 2).sum", SPLIT_TESTS,
+    ),
+)  # fmt: skip
+
 MUTANTS: tuple[Mutant, ...] = (
-    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *PRODUCTS, *DERIVATION, *BOTH, *LIGHT, *THREADS
+    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *PRODUCTS, *DERIVATION, *BOTH, *LIGHT, *THREADS, *SUMS
 )  # fmt: skip
