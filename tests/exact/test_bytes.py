@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
+from hbc_runtime.jit.flat_depthwise import flat_plan, takes_flat
 from hbc_runtime.jit.host import Dot, Host
 from hbc_runtime.jit.quad_depthwise import takes_depthwise
 from hbc_runtime.jit.quad_plan import make_quad_plan
@@ -155,6 +156,43 @@ def test_depthwise(machine: Host, case: dict[str, Any], channels: int, size: tup
     convolve(np.random.default_rng(seed), (*size, channels), channels, machine, group=channels, **case)
 
 
+SAME = [  # kernel, dilations, pads: rows of output are as long as those of input
+    ((3, 3), (1, 1), (1, 1, 1, 1)), ((5, 5), (1, 1), (2, 2, 2, 2)), ((4, 3), (1, 1), (2, 0, 1, 2)),
+    ((1, 5), (1, 1), (0, 4, 0, 0)), ((3, 3), (2, 2), (2, 2, 2, 2)), ((2, 1), (1, 1), (1, 0, 0, 0)),
+    ((7, 3), (1, 3), (3, 3, 3, 3)), ((6, 2), (1, 1), (0, 1, 0, 0)),
+]  # fmt: skip
+
+
+@machines
+@given(
+    window=st.sampled_from(SAME), down=st.sampled_from([1, 1, 2]), case=st.fixed_dictionaries(finishes),
+    channels=st.sampled_from([1, 2, 4, 8, 16, 16, 24, 32, 40, 48]),
+    size=st.tuples(st.integers(1, 2), st.integers(6, 9), st.integers(1, 40)), seed=st.integers(0, 2**31),
+)  # fmt: skip
+@SETTINGS
+def test_depthwise_of_few_channels(
+    machine: Host, window: Any, down: int, case: dict[str, Any], channels: int, size: tuple[int, int, int], seed: int
+) -> None:
+    kernel, dilations, pads = window
+    convolve(
+        np.random.default_rng(seed), (*size, channels), channels, machine, group=channels, kernel=kernel,
+        strides=(down, 1), dilations=dilations, pads=pads, **case,
+    )  # fmt: skip
+
+
+@machines
+@pytest.mark.parametrize("width", [4, 5, 8, 11, 13, 33])
+@pytest.mark.parametrize("channels", [16, 24])
+def test_depthwise_rows_of_every_length(machine: Host, width: int, channels: int) -> None:
+    """Blocks at the ends, in the middle, and the one that overlaps; odd numbers of rows."""
+    window = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+    for rows in (1, 3, 4):
+        convolve(
+            np.random.default_rng(width), (2, rows, width, channels), channels, machine, group=channels,
+            added=rows == 3, threads=2, **window,
+        )  # fmt: skip
+
+
 @machines
 @given(
     case=st.fixed_dictionaries({**windows, **finishes}),
@@ -244,6 +282,19 @@ def test_what_is_left_of_kernel_rows_is_done_together() -> None:
     stem = Window(1, 3, 1, 64, axis, axis, 0)
     tails = [make_quad_plan(stem, m, 64 * 147, fast=True, offset=False).tail for m in ABLE]
     assert {t and (t.start, t.bytes, t.steps) for t in tails} == {(20, 1, 2)}
+
+
+@needs_bytes
+@pytest.mark.parametrize("channels", [1, 2, 8, 16, 24])
+def test_few_channels_are_done_by_blocks_of_pixels(channels: int) -> None:
+    axis = Axis(70, 70, 3, 1, 1, 1)
+    window = Window(1, channels, channels, channels, axis, axis, 0)
+    for machine in ABLE:
+        assert takes_flat(window, machine, fast=True, offset=True)
+        plan = flat_plan(window, machine)
+        assert plan.phases * plan.width % channels == 0
+        assert plan.tile_rows == 2
+        assert {c for row in plan.channels() for c in row} == set(range(channels))
 
 
 @needs_bytes
