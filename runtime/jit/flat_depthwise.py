@@ -1,4 +1,4 @@
-"""Depthwise convolutions of bytes with few channels: several pixels side by side fill a vector.
+"""Depthwise convolutions of bytes whose channels don't fill vectors: pixels side by side do.
 
 With stride 1, output byte e of a row (pixel e / C, channel e mod C) is Σ over taps of w[tap, e mod C] · x[e + tap · C]:
 channels don't matter but for which weights and parameters belong to a byte, and these repeat. So a row is cut into
@@ -34,6 +34,7 @@ from .window import Window
 
 Array = npt.NDArray[Any]
 MOST_PHASES = 16
+WASTED = 1.25  # blocks of channels, of which the last one overlaps, over channels: from here on this way was faster
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class FlatPlan(QuadPlan):
 
 
 def takes_flat(window: Window, host: Host, *, fast: bool, offset: bool) -> bool:
-    """True where this way serves, as `takes_depthwise`, and channels are too few for that one's widest vectors."""
+    """True where this way serves, as `takes_depthwise`, and that one's blocks of channels would overlap much."""
     plain = window.outputs == window.channels == window.group and window.zero_point == 0
     stuffed = window.rows.stuffing > 1 or window.columns.stuffing > 1
     reach = (window.columns.kernel - 1) * window.columns.dilation + 1
@@ -72,7 +73,8 @@ def takes_flat(window: Window, host: Host, *, fast: bool, offset: bool) -> bool:
     width = VECTORS * host.lanes
     row = window.columns.size * window.channels
     same = window.columns.out == window.columns.size  # rows of output are as long as those of input
-    return same and window.channels < width <= row and _phases(window.channels, width) <= MOST_PHASES
+    wasted = -(-window.channels // width) * width >= WASTED * window.channels
+    return same and wasted and width <= row and _phases(window.channels, width) <= MOST_PHASES
 
 
 def flat_plan(window: Window, host: Host) -> FlatPlan:
