@@ -94,6 +94,16 @@ class Operands:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Where results lie, in elements: the first one, then from pixel to pixel, row to row, batch entry to the next."""
+
+    first: int
+    pixel: int
+    line: int
+    image: int
+
+
+@dataclass(frozen=True)
 class Convolution:
     """One kernel's worth of constants, for the emitting functions below."""
 
@@ -104,6 +114,14 @@ class Convolution:
     out: DType
     addend: DType | None
     flip: bool = False  # x is stored as q + 128
+    spread: Spread | None = None
+
+    @property
+    def places(self) -> Spread:
+        """Where results lie: densely, where nothing else is said."""
+        w = self.window
+        line = w.columns.out * w.outputs
+        return self.spread or Spread(0, w.outputs, line, w.rows.out * line)
 
 
 def convolve(k: KernelBuilder, c: Convolution, at: Operands, pack: Any = None) -> None:
@@ -135,7 +153,9 @@ def _general(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> None:
         first = k.b.add(k.b.mul(n, i64(w.rows.size * w.columns.size * copy.pitch)), k.b.mul(group, i64(copy.taken)))
         gather_rows(k, w, copy, k.at(at.x, first, copy.source.size), oh, rows)
         panel = panels.get(chunk, k.b.or_(k.b.icmp_signed("==", row, i64(0)), k.b.icmp_signed("==", item, k.begin)))
-        tiles.emit(rows, row_bytes, chunk, panel, k.b.mul(row, i64(w.columns.out)))
+        places = c.places
+        start = k.b.add(k.b.mul(n, i64(places.image)), k.b.mul(oh, i64(places.line)))
+        tiles.emit(rows, row_bytes, chunk, panel, k.b.add(start, i64(places.first)))
 
 
 def _pointwise(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> None:
@@ -156,7 +176,7 @@ def _pointwise(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> Non
         source = k.b.add(k.b.mul(pixel, i64(copy.pitch)), k.b.mul(group, i64(copy.taken)))
         copy_pixels(k, copy, k.at(at.x, source, copy.source.size), rows, run)
         panel = panels.get(chunk, k.b.or_(k.b.icmp_signed("==", number, i64(0)), k.b.icmp_signed("==", item, k.begin)))
-        tiles.emit(rows, row_bytes, chunk, panel, pixel)
+        tiles.emit(rows, row_bytes, chunk, panel, k.b.mul(pixel, i64(w.outputs)))
 
 
 def run_length(total: int, pixel: int, tile: int) -> int:
@@ -206,7 +226,7 @@ class _Tiles:
         self.part = k.scratch(c.plan.shape.tile_bytes(self.tile)) if c.plan.parts else self.memory
 
     def emit(self, rows: ir.Value, row_bytes: int, chunk: ir.Value, panel: ir.Value, first: ir.Value) -> None:
-        """Compute output pixels [first, first + pixels) for the channels of `chunk` from the gathered `rows`."""
+        """Compute `pixels` output pixels for the channels of `chunk` from the gathered `rows`: from element `first`."""
         k, w, shape = self.k, self.c.window, self.c.plan.shape
         copy, segments = _panel_copy(self.c), segments_of(w, self.c.plan)
         pixel_bytes = copy.pixel * size_of(copy.to)
@@ -224,7 +244,7 @@ class _Tiles:
                 self.accumulate_parts(left, panel, step, extent, bias)
             else:
                 k.call(accumulate(k, shape, self.tile, step), left, panel, *extent, steps, bias, self.memory)
-            element_at = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.outputs)), columns)
+            element_at = k.b.add(k.b.add(first, k.b.mul(pixel, i64(self.c.places.pixel))), columns)
             call_finish(k, self.c, self.at, (self.memory, self.tile, parameters), element_at, channel)
 
     def accumulate_parts(
@@ -252,7 +272,7 @@ def call_finish(
     out = k.at(at.out, element_at, c.out.size)
     addend = out if c.addend is None else k.at(at.addend, element_at, c.addend.size)
     memory, pixels, parameters = tile
-    k.call(finish(k, c.plan.final, c.finish), memory, pixels, parameters, out, addend, channel, c.window.outputs)
+    k.call(finish(k, c.plan.final, c.finish), memory, pixels, parameters, out, addend, channel, c.places.pixel)
 
 
 def limited(nbytes: int) -> int:

@@ -179,5 +179,5 @@ def fits_i32(
         taps = weight.elements // weight.shape[0]
         total = np.int64(taps * far * -weight.dtype.limits[0]) + start
     else:
-        total = np.abs(values.astype(np.int64)).reshape(weight.shape[0], -1).sum(axis=1) * far + start
+        total = np.abs(values.astype(np.int64)).reshape(len(values), -1).sum(axis=1) * far + start
     return int(np.max(total)) + addend <= I32_MAX
