@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
+from hbc_runtime.jit import pair_plan, quad_plan
 from hbc_runtime.jit.flat_depthwise import flat_plan, takes_flat
 from hbc_runtime.jit.host import Dot, Host
 from hbc_runtime.jit.quad_depthwise import takes_depthwise
@@ -126,6 +127,23 @@ def test_tails_of_rows(machine: Host, width: int, kernel: int) -> None:
     window = {"kernel": (kernel, kernel), "strides": (1, 1), "dilations": (1, 1), "pads": pads}
     for channels in (16, 17):
         convolve(np.random.default_rng(width), (1, 2, width, channels), 72, machine, **window)
+
+
+@machines
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_images_gathered_once_for_all_panels(
+    monkeypatch: pytest.MonkeyPatch, machine: Host, stride: int, threads: int
+) -> None:
+    """Panels outermost, as for large weights; threads that begin in the middle of an image; several images."""
+    for module in (quad_plan, pair_plan):
+        monkeypatch.setattr(module, "SMALL_WEIGHTS", 0)
+    rng = np.random.default_rng(stride)
+    for size, pads in (((2, 9, 7, 16), (1, 1, 1, 1)), ((1, 14, 14, 20), (1, 0, 2, 1)), ((3, 5, 4, 33), (2, 1, 0, 1))):
+        convolve(
+            rng, size, 72, machine, kernel=(3, 3), strides=(stride, stride), dilations=(1, 1), pads=pads,
+            threads=threads,
+        )  # fmt: skip
 
 
 STEMS = [  # kernel, stride, channels, width: what is left of the rows makes one to five further steps

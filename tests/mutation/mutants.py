@@ -584,6 +584,17 @@ FEW_CHANNELS = (
         "((0, 0), (down, 4 * groups - kh - down), (0, 0))", "((0, 0), (0, 4 * groups - kh), (0, 0))", FLAT_TESTS,
     ),
     _one(
+        "the last row of an image is not gathered", "runtime/jit/quad_conv.py",
+        "count = (w.rows.out - 1) * w.rows.stride + w.rows.kernel\n",
+        "count = (w.rows.out - 1) * w.rows.stride + w.rows.kernel - 1\n",
+        "tests/exact/test_bytes.py::test_images_gathered_once_for_all_panels",
+    ),
+    _one(
+        "a thread that begins within an image does not gather it", "runtime/jit/quad_conv.py",
+        "k.b.add(k.b.mul(panel, i64(numbers)), number), k.begin)", "k.b.mul(panel, i64(numbers)), k.begin)",
+        "tests/exact/test_bytes.py::test_images_gathered_once_for_all_panels",
+    ),
+    _one(
         "a run of pixels without its last one", "runtime/jit/kernels/move.py",
         "stop = k.smin(k.b.add(first, i64(PLANE_RUN)), i64(along.size))",
         "stop = k.smin(k.b.add(first, i64(PLANE_RUN - 1)), i64(along.size))", PLANES,
