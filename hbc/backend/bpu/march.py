@@ -2,8 +2,8 @@
 
 Each number carries its source; limits of op shapes are the vendor's published operator constraints. Sources: [hw]
 product pages of the boards, [ops] operator constraint tables of the public manuals (J6/S100 for nash, J5/X5 for bayes,
-X3 for bernoulli2), [num] `docs/numerics.md`, [assumed] not public: a guess, whose reasons
-docs/commands.md gives.
+X3 for bernoulli2), [num] `docs/numerics.md`, [perf] the vendor's performance files,
+[assumed] not public: a guess, whose reasons docs/commands.md gives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MarchSpec:
     max_dilation: int  # [ops]
     max_conv_channels: int  # input channels per group [ops]
     max_plain_channels: int  # input channels of a convolution without groups [ops]
-    max_conv_outputs: int  # output channels before the model's tail [ops]; the X3's are not published: the X5's
+    max_conv_outputs: int  # output channels before the model's tail [ops]; bernoulli2: [assumed] as bayes's
     max_kernel_volume: int  # KH·KW·C [ops]
     max_conv_pad: int  # [ops]
     max_transpose_kernel: int  # [ops]
@@ -42,25 +42,23 @@ class MarchSpec:
     max_pool_kernel: int  # [ops]
     max_avg_kernel: int  # [ops]
     max_pool_stride: int  # [ops]
-    max_pool_side: (
-        int  # rows, columns, channels of a max pool [ops]; the X3's are not published: as of its convolutions
-    )
+    max_pool_side: int  # rows, columns, channels of a max pool [ops] for bayes, else [assumed] as of a convolution
     max_global_pool: int  # H·W of a global average [ops]
     max_linear: int  # rows and columns of linear and matmul [ops]
     max_concat: int  # operands of a concat [ops]
-    max_concat_size: int  # elements on an axis of what a concat gives [ops]; the X3's are not published: the X5's
+    max_concat_size: int  # elements on an axis of what a concat gives [ops]; bernoulli2: [assumed] as bayes's
     max_batch: int  # [ops]
-    max_tensor_gib: int  # [ops] for bayes; nash's is that of a concat; bernoulli2's is assumed to be bayes's
-    max_resize_side: int  # rows, columns, channels of a resize [ops] for bayes; the others' are not published: max_side
-    elementwise_rank: int  # [ops] for bernoulli2; 6 elsewhere, which is our runtime's (the X5's manual says 10)
+    max_tensor_gib: int  # of a tensor [ops]: nash's is that of a concat; bernoulli2: [assumed] as bayes's
+    max_resize_side: int  # rows, columns, channels of a resize [ops] for bayes, else [assumed] as of a convolution
+    elementwise_rank: int  # axes [ops] for bernoulli2; else 6, our runtime's own (bayes's manual says 10)
     max_outputs: int  # of a model, 0: any [ops]
     max_arg: int  # elements that an arg_max runs over [ops]
     on_chip_bytes: int  # of one core's memory for tiles [assumed]
     channel_block: int  # output channels that the tensor engine makes at once [ops] for nash, else [assumed]
     work_align: tuple[int, int, int] = (16, 16, 1)  # input, output channels, width that MACs round up to [assumed]
-    input_channels: int = 1  # a model input's channels round up to this; 4 on bernoulli2 in the vendor's perf.json
+    input_channels: int = 1  # that an input's channels round up to: [perf] for bernoulli2, bayes-e, else [assumed]
     max_lut: int = 0  # elements that a table is looked up for, 0: any [ops]
-    max_side: int = 65536  # rows, columns, channels of a convolution [ops]; the X3's are not published: the X5's
+    max_side: int = 65536  # rows, columns, channels of a convolution [ops]; bernoulli2: [assumed] as bayes's
     max_pool_pad: int = 256  # [ops] for nash, else [assumed]
     max_lut_batch: int = 4096  # the first axis of what is looked up [ops] for bayes; the others': [assumed]
     max_concat_channels: int = 0  # 0: any [ops]
@@ -70,7 +68,7 @@ class MarchSpec:
     reduced_axes: tuple[int, ...] = ()  # of [N,C,H,W] that a sum or mean may run over, (): any [ops]
     clock_mhz: int = 1000  # of the BPU [hw] for bernoulli2, bayes-e, nash-e (S100) and nash-m (S100P), else [assumed]
     tile_align: int = 32  # bytes: a tile's address is a multiple [hw] for nash's tensors, [assumed] on chip
-    has_sub: bool = True
+    has_sub: bool = True  # [ops]
     has_grid_sample: bool = True  # [ops]
     has_composites: bool = False  # softmax and norms as their parts; else the CPU runs them by default [ops]
     has_gather: bool = True  # [ops]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from hbc.backend.bpu.march import MARCHES
+from hbc.backend.bpu.march import MARCHES, MarchSpec
 from hbc.backend.bpu.rules import RULES
+from hbc.docs.marches import marches_page
 from hbc.ir import ops
 from hbc.ir.builder import make_op
 from hbc.ir.core import Graph, Op, Value
@@ -268,3 +271,11 @@ def test_rules_of_another_march_say_nothing(march: str) -> None:
         rule = next(r for r in RULES if r.name == name)
         if not rule.where(spec):
             assert rule.refusal(beyond(), spec) is None
+
+
+def test_every_number_of_a_march_has_a_source_or_says_that_it_is_assumed() -> None:
+    rows = [line for line in marches_page().splitlines() if line.startswith("| ") and line.count(" | ") == 8]
+    table = {r.split(" | ")[0].strip("| "): r.split(" | ")[7] for r in rows if not r.startswith("|  |")}
+    numbers = {f.name for f in dataclasses.fields(MarchSpec)} - {"name", "boards"}
+    assert numbers <= set(table)
+    assert [n for n in sorted(numbers) if not re.search(r"\[(hw|ops|num|perf|assumed)\]", table[n])] == []
