@@ -122,7 +122,8 @@ class Lanes(nn.Module):
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "residual": (Residual, (8, 3, 96, 96)),
-    "mobile": (Mobile, (8, 3, 96, 96)),
-    "lanes": (Lanes, (2, 3, 96, 256)),
+    "residual": (Residual, (8, 3, 160, 160)),
+    "mobile": (Mobile, (8, 3, 160, 160)),
+    "lanes": (Lanes, (2, 3, 288, 832)),  # LaneAF's size
+    "lanes-small": (Lanes, (2, 3, 96, 256)),  # a size at which Python's own time shows
 }

@@ -183,12 +183,25 @@ def _put(root: nn.Module, name: str, module: nn.Module) -> None:
     setattr(root.get_submodule(path), last, module)
 
 
-def as_graph(model: nn.Module, args: Any) -> fx.GraphModule:
-    """A prepared model as a graph of units: itself, or of an eager one what it does on these arguments."""
+def as_graph(model: nn.Module, args: Any = None) -> fx.GraphModule:
+    """A prepared model as a graph of units: itself, or of an eager one what it does on these arguments.
+
+    By default these are the ones that it was prepared with. The graph's units are the model's own.
+    """
     if isinstance(model, fx.GraphModule):
         return model
+    meta: dict[str, Any] = model.meta  # type: ignore[assignment]
+    args = meta["example_inputs"] if args is None else args
     twin = model.__class__.__new__(model.__class__)
     twin.__dict__ = {**model.__dict__, **{k: dict(model.__dict__[k]) for k in ("_modules", "_buffers", "_parameters")}}
-    graph = capture(twin, args)
-    graph.meta.update({k: v for k, v in model.meta.items() if k != "interface"})  # type: ignore[union-attr, operator]
+    switches = [(fq, fq.observing, fq.quantizing) for fq in model.modules() if isinstance(fq, FakeQuantize)]
+    for fq, _, _ in switches:
+        fq.observing = fq.quantizing = False  # the run is only watched
+    try:
+        graph = capture(twin, args)
+    finally:
+        for fq, observing, quantizing in switches:
+            fq.observing, fq.quantizing = observing, quantizing
+    graph.meta.update({k: v for k, v in meta.items() if k != "interface"})
+    graph.hints = meta["hints"]
     return graph

@@ -23,8 +23,8 @@ from hbc_runtime.isa import Rounding
 from .emit import unit_model
 from .exact_integers import Through
 from .exact_operations import Operation, has_rule, reals, wants_gradient
+from .exact_table import Table
 from .exact_weighted import Weighted
-from .fake_quantize import BITS, FakeQuantize
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
 
 Strategy = Callable[[QuantizedUnit, Sequence[Tensor]], Tensor]
@@ -33,6 +33,8 @@ TABLED = frozenset({
     "mish", "softplus", "softsign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "neg", "sin", "cos", "erf",
     "floor", "ceil", "round", "square", "segment_lut",
 })  # fmt: skip
+# With constants that are one number, these are functions of one tensor as well.
+_OF_A_NUMBER = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "pow", "maximum", "minimum"})
 
 
 def strategy(unit: QuantizedUnit) -> Strategy:
@@ -42,9 +44,17 @@ def strategy(unit: QuantizedUnit) -> Strategy:
     if isinstance(unit, QuantizedWeighted):
         return Weighted(unit, Program())
     assert isinstance(unit, QuantizedOperation)
-    if unit.operation in TABLED and len(unit.sources) == 1:
-        return Table()
+    if len(unit.sources) == 1 and (unit.operation in TABLED or _is_of_numbers(unit)):
+        return Table(Program())
     return Operation(unit, Program()) if has_rule(unit) else Program()
+
+
+def _is_of_numbers(unit: QuantizedOperation) -> bool:
+    """True for x · 2, x + x and the like: elementwise, of the operand's shape."""
+    nodes = [n for n in unit.body.graph.nodes if n.op not in {"output", "get_attr"}]
+    same = len({n.meta.get("shape") for n in nodes}) == 1 and nodes[0].meta.get("shape") is not None
+    single = all(t.numel() == 1 for t in (*unit.body.parameters(), *unit.body.buffers()))
+    return unit.operation in _OF_A_NUMBER and same and single
 
 
 def straight_through(exact: Tensor, plain: Tensor) -> Tensor:
@@ -109,37 +119,6 @@ class Program:
             compiled = compile_model(proto, CompileOptions(march=unit.march, name="unit"))
             self.session, self.key = Session(compiled.program, engine="reference"), key
         return self.session
-
-
-class Table:
-    """A function of one tensor: its program's answer for every integer, looked up."""
-
-    def __init__(self) -> None:
-        self.key: Any = None
-        self.table: Tensor | None = None
-
-    def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
-        (x,) = operands
-        source = unit.sources[0]
-        fq = unit.activation_post_process
-        assert source is not None
-        assert fq is not None
-        grad = wants_gradient(unit, operands)
-        y = observed(unit, operands, grad=grad) if grad or fq.observes() else None
-        key = (_fingerprint(unit), x.device)
-        if key != self.key or self.table is None:
-            self.table, self.key = self._made(unit, source).to(x.device), key
-        with torch.no_grad():
-            q = torch.round(x.detach() / source.scale.detach()).to(torch.int64)
-            exact = self.table[q + (1 << (BITS[source.spec.dtype] - 1))]
-        return exact if y is None or not grad else straight_through(exact, fq.quantized(y))
-
-    def _made(self, unit: QuantizedUnit, source: FakeQuantize) -> Tensor:
-        count = 1 << BITS[source.spec.dtype]
-        q = torch.arange(count) - count // 2
-        x = (q.float() * source.scale.detach().cpu()).reshape(1, 1, -1, 256)
-        twin = Program().run(unit, [x])
-        return twin.reshape(-1)
 
 
 def observes(unit: QuantizedUnit) -> bool:

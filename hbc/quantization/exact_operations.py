@@ -232,6 +232,15 @@ def _concat(c: Case) -> Tensor | None:
     return join(parts, c.argument(1, "dim", 0))
 
 
+@_rule("maximum", "minimum", makes=[[kind, *more] for kind in ("Maximum", "Minimum") for more in ([], ["Requantize"])])
+def _extremum(c: Case) -> Tensor | None:
+    """As a concat: of operands in the result's scale."""
+    if len(c.operands) != 2:
+        return None
+    larger = torch.maximum if c.unit.operation == "maximum" else torch.minimum
+    return larger(_of_scale(c, 0), _of_scale(c, 1))
+
+
 def _of_scale(c: Case, index: int) -> Tensor:
     """An operand's integers in the result's scale."""
     q = recovered(c.operands[index], c.sources[index].scale)

@@ -122,7 +122,8 @@ class Weighted:
         if fq is not None:
             fq.keep_positive()
         r, offset, bound = self._requantization(unit, job)
-        q = requantized_(acc, on_device(r, offset, job.along, x.device, job.kind, bound), bound)
+        kind = holder(bound) or torch.float64  # the rounding term may be the larger one
+        q = requantized_(acc.to(kind), on_device(r, offset, job.along, x.device, kind, bound), bound)
         if fq is None:
             (out,) = put([job.acc_scale.astype(np.float32)], job.along, x.device)
             return q * out, q, (numerics.I32_MIN, numerics.I32_MAX)

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from hbc.diagnostics import BadQConfig, NotPrepared, OptionError, PreparedTwice, error
 
-from .capturing import arguments, capture
+from .capturing import COMPUTED, OUTPUTS, arguments, capture
 from .eager import EagerRewrite, swap
 from .errors import no_such, trouble
 from .functional_layers import as_layers
@@ -21,6 +21,7 @@ from .qconfig import QConfigSetter, Setters, as_list
 from .rewrite import Rewrite
 from .units import QuantizedUnit, is_prepared
 
+WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 BatchNormMode = Literal["fused", "with-bn"]
 Method = Literal["capture", "eager"]
 
@@ -98,6 +99,9 @@ def _swapped(model: nn.Module, graph: fx.GraphModule, rewrite: EagerRewrite) -> 
     calls = {str(n.target) for n in graph.graph.nodes if n.op == "call_module"}
     scopes = {str(n.meta.get("scope", "")) for n in graph.graph.nodes}
     units = rewrite.run()
+    model._modules.pop(OUTPUTS, None)  # noqa: SLF001 - what capture put into it for the graph
+    for name in [n for n, _ in model.named_buffers(recurse=False) if n.startswith(COMPUTED)]:
+        delattr(model, name)
     hints = swap(model, units, calls | scopes)
     model.meta = {**units.meta, "hints": [*rewrite.hints, *hints]}  # type: ignore[assignment]
     model.hints = model.meta["hints"]  # type: ignore[index]
@@ -131,6 +135,10 @@ def _check(model: nn.Module, method: str, bn_mode: str) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         hint = "prepare the model before torch.jit.trace or script"
         raise error(OptionError, "prepare takes a torch.nn.Module, not a TorchScript module", hint=hint)
+    for kind, inner in WRAPPERS.items():
+        if type(model).__name__ == kind:
+            hint = f"prepare the model itself, model.{inner}, and wrap what comes back"
+            raise error(OptionError, f"prepare takes the model, not its {kind}", hint=hint)
     require_float(model)
     for what, value, known in (("method", method, ("capture", "eager")), ("bn_mode", bn_mode, ("fused", "with-bn"))):
         if value not in known:

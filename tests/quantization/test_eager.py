@@ -25,6 +25,7 @@ from hbc.quantization import (  # noqa: E402
     calibrate,
     compile_model,
     convert,
+    debug,
     export,
     prepare,
     set_fake_quantize,
@@ -149,6 +150,27 @@ def test_qconfigs_and_files(tmp_path: Any) -> None:
     check(again, batches[0])
     assert set(model.state_dict()) == set(again.state_dict())
     assert not hasattr(model, "_outputs")  # converting leaves the model as it was
+
+
+def test_the_debug_kit_takes_it() -> None:
+    """Its functions read a graph, which is captured for them; the model stays as it was."""
+    model, batches = ready()
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    names = set(units_of(model))
+    assert {r.name for r in debug.check_qconfig(model).rows} == names
+    assert {r.name for r in debug.sensitivity(model, [(batches[0],)], progress=False).rows} <= names | {
+        f"{n}.weight" for n in names
+    }
+    fixed = convert(model)
+    report = debug.compare(model, fixed, (batches[0],))
+    assert report.rows
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    check(model, batches[1])
+
+
+def test_a_graph_is_captured_of_a_model_without_scales() -> None:
+    model = prepare(Net().eval(), (torch.randn(2, 3, 8, 12),), method="eager")
+    assert len(debug.check_qconfig(model).rows) == len(units_of(model))
 
 
 class Bare(nn.Module):
