@@ -100,6 +100,13 @@ def test_reports_share_a_page(tmp_path: Path) -> None:
     assert {"r0", "r1", "r1-t2"} <= set(ids)
 
 
+def test_a_report_without_rows_has_no_table(tmp_path: Path) -> None:
+    Report("Empty", "", COLUMNS, (), ("nothing is flagged",)).to_html(tmp_path / "r.html")
+    page = Parsed((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert [tag for tag, _ in page.tags if tag == "table"] == []
+    assert {"nothing is flagged", "none flagged"} <= set(page.texts)
+
+
 def test_str_is_the_table_and_the_notes() -> None:
     text = str(REPORT)
     assert "a note & more" in text
