@@ -6,7 +6,7 @@ No row is made twice: what a window reads of earlier rows is still on chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hbc_runtime.commands import Engine
@@ -18,8 +18,17 @@ from .steps import Context, Step
 
 ROWS = 1  # the axis of NHWC
 BANDS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-SHARE = 0.7  # of on-chip memory, for two bands of all members and their constants
-WEIGHTS = 0.5  # of on-chip memory, for the constants of all members
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How groups are cut out of ranges: at most so many `bands`, two of which take at most `share` of on-chip memory
+    together with the constants, which alone take at most `weights` of it.
+    """
+
+    bands: int
+    share: float
+    weights: float
 
 
 @dataclass(frozen=True)
@@ -42,44 +51,49 @@ def joins(context: Context, index: int) -> bool:
     return rows and context.engines[index] is not Engine.HOST
 
 
-def spans(context: Context, wanted: Iterable[tuple[int, int]], budget: Budget) -> list[tuple[int, int]]:
-    """Ranges of instructions that may be cascaded out of `wanted` ones, which may overlap: merged, and cut where an
-    instruction is no member or the constants become too many.
-    """
-    merged: list[list[int]] = []
+def merged(wanted: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that may overlap or touch, as ranges that don't."""
+    found: list[tuple[int, int]] = []
     for first, last in sorted(wanted):
-        if merged and first <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], last)
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], last)
         else:
-            merged.append([first, last])
-    return [part for first, last in merged for part in _runs(context, first, last, budget) if part[0] < part[1]]
+            found.append((first, last))
+    return found
 
 
-def _runs(context: Context, first: int, last: int, budget: Budget) -> Iterator[tuple[int, int]]:
-    begin, weights = first, 0
-    for index in range(first, last + 1):
-        more = constant_bytes(context, index)
-        if not joins(context, index) or weights + more > WEIGHTS * budget.on_chip:
-            yield begin, index - 1
-            begin, weights = (index, 0) if joins(context, index) else (index + 1, -more)
-        weights += more
-    yield begin, last
+def groups_in(context: Context, ranges: Iterable[tuple[int, int]], budget: Budget, shape: Shape) -> tuple[Group, ...]:
+    """Groups of two members or more, as long as `shape` lets them be, one behind the other in each range."""
+    found: list[Group] = []
+    for first, last in ranges:
+        group: Group | None = None
+        for index in range(first, last + 1):
+            longer = _group(context, group.first if group else index, index, budget, shape)
+            if longer is None and group is not None:
+                found.append(group)
+                longer = _group(context, index, index, budget, shape)
+            group = longer
+        if group is not None:
+            found.append(group)
+    return tuple(g for g in found if g.first < g.last)
+
+
+def _group(context: Context, first: int, last: int, budget: Budget, shape: Shape) -> Group | None:
+    """The range in as few bands as will do; None where it has no rows, or asks for too much."""
+    weights = sum(constant_bytes(context, i) for i in range(first, last + 1))
+    if not joins(context, last) or weights > shape.weights * budget.on_chip:
+        return None
+    for bands in BANDS:
+        moving = sum(_band_bytes(context, i, bands) for i in range(first, last + 1))
+        if bands <= shape.bands and weights + moving <= shape.share * budget.on_chip:
+            return Group(first, last, bands)
+    return None
 
 
 def constant_bytes(context: Context, index: int) -> int:
     """Bytes of an instruction's constants."""
     tensors = context.model.tensors
     return sum(tensors[i].nbytes for i in context.op(index).inputs if i >= 0 and tensors[i].storage is Storage.CONSTANT)
-
-
-def group_of(context: Context, first: int, last: int, budget: Budget) -> Group:
-    """The range in as few bands as let two bands of everything fit beside the constants."""
-    weights = sum(constant_bytes(context, i) for i in range(first, last + 1))
-    for bands in BANDS:
-        moving = sum(_band_bytes(context, i, bands) for i in range(first, last + 1))
-        if weights + moving <= SHARE * budget.on_chip:
-            return Group(first, last, bands)
-    return Group(first, last, BANDS[-1])
 
 
 def _band_bytes(context: Context, index: int, bands: int) -> int:
@@ -155,8 +169,3 @@ def reach(context: Context, indices: Iterable[int]) -> list[tuple[int, int]]:
         root, _ = context.views.root(y, whole(context.shape(index)))
         found.append((index, readers.get(root, index)))
     return found
-
-
-def in_order(groups: Sequence[Group]) -> dict[int, Group]:
-    """Groups by their first instructions."""
-    return {g.first: g for g in groups}

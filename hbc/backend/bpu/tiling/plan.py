@@ -11,7 +11,7 @@ from hbc_runtime.commands import CommandStream, Engine
 from hbc_runtime.program import BpuSegment, Model
 
 from .boxes import Box, is_empty, whole
-from .cascade import Group, cascade, in_order
+from .cascade import Group, cascade
 from .ddr import place_in_ddr
 from .emit import Emitter, Policy
 from .options import TilingOptions
@@ -107,7 +107,7 @@ class Tiler:
 
     def _steps(self, plan: Plan, budget: Budget) -> list[Step]:
         """Instruction after instruction, groups band by band."""
-        groups = in_order(plan.groups)
+        groups = {g.first: g for g in plan.groups}
         steps: list[Step] = []
         index = 0
         while index < len(self.segment.instructions):

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 
 from hbc.diagnostics import EmitError
 
-from .cascade import Group, group_of, joins, reach, spans
+from .cascade import Group, Shape, groups_in, joins, merged, reach
 from .plan import Plan, Tiled, Tiler
-from .split import FRACTIONS
 from .timing import Timing
 
-FINER = ((16, 8, 4, 3, 2), (4, 3, 2), (32, 16, 8, 4, 3, 2))
 WEIGHTS = 8  # of on-chip memory: the part that the weights of one step are cut down to, so that more are on their way
-TRIES = 40  # plans that O3 looks at for a segment; fewer where one has more than WORK commands in all
-WORK = 40_000
+EVEN = Shape(bands=16, share=1.0, weights=0.5)
+THRIFTY = Shape(bands=32, share=0.7, weights=0.5)  # more bands, less traffic
+OTHERS = (Shape(8, 0.7, 0.5), Shape(16, 0.7, 0.25), Shape(16, 1.5, 0.5))
+FINER = ((16, 8, 4, 3, 2), (4, 3, 2), (32, 16, 8, 4, 3, 2))
+TRIES, LEAST = 40, 6  # plans that O3 looks at for a segment at most, and at least
+WORK = 16_000  # commands of all plans together behind which it looks at no more
+SLOWER, LESS = 1.01, 0.98  # a cascade may take so much longer where it moves so much less
 Score = tuple[float, float]
 
 
@@ -24,9 +27,10 @@ def choose(tiler: Tiler) -> Tiled:
     number = tiler.options.number
     if number == 0:
         return tiler.tile(Plan(buffers=1))
-    base = tiler.tile(Plan(buffers=2, weights=1 if number < 2 else WEIGHTS))
     if number == 1:
-        return min(base, tiler.tile(Plan(buffers=1)), key=lambda t: t.timing.cycles)
+        plans = (tiler.tile(Plan(buffers=n)) for n in (2, 1))
+        return min(plans, key=lambda t: t.timing.cycles)
+    base = tiler.tile(Plan(buffers=2, weights=WEIGHTS))
     search = _Search(tiler, base, scored(tiler.options.objective, base.timing))
     search.cascade_spilled()
     if number > 2:
@@ -45,44 +49,52 @@ def scored(objective: str, base: Timing) -> Callable[[Timing], Score]:
 
 @dataclass
 class _Search:
-    """The best plan so far, and how many were looked at."""
+    """The best plan so far, how many were looked at, and how many commands they had together."""
 
     tiler: Tiler
     best: Tiled
     score: Callable[[Timing], Score]
     tries: int = 0
+    work: int = 0
 
-    def attempt(self, plan: Plan) -> bool:
-        """Take a plan where it is better; False where it isn't, or cannot be."""
+    def attempt(self, plan: Plan, *, lenient: bool = False) -> bool:
+        """Take a plan where it is better (`lenient`: or saves traffic at hardly a cost); False where it isn't."""
         self.tries += 1
         try:
             found = self.tiler.tile(plan)
         except EmitError:  # a band of rows that does not fit; the plan without it does
             return False
-        if self.score(found.timing) >= self.score(self.best.timing):
+        self.work += len(found.stream.commands)
+        new, old = found.timing, self.best.timing
+        saves = lenient and new.cycles <= SLOWER * old.cycles and new.ddr_bytes <= LESS * old.ddr_bytes
+        if self.score(new) >= self.score(old) and not saves:
             return False
         self.best = found
         return True
 
     def cascade_spilled(self) -> None:
-        """Cascades around what had to leave the chip: all of them, and then without those that do not pay."""
-        tiler, plan = self.tiler, self.best.plan
-        wanted = reach(tiler.context, sorted(self.best.spilled))
-        budget = tiler.budget(plan)
-        groups = tuple(group_of(tiler.context, *s, budget) for s in spans(tiler.context, wanted, budget))
-        if groups:
-            self.attempt(replace(plan, groups=groups))
+        """Cascades around what had to leave the chip."""
+        base = self.best
+        shapes = (EVEN,) if self.tiler.options.objective == "latency" else (EVEN, THRIFTY)
+        for shape in shapes:
+            groups = self._groups(merged(reach(self.tiler.context, sorted(base.spilled))), shape)
+            if groups:
+                self.attempt(replace(base.plan, groups=groups), lenient=True)
+
+    def _groups(self, ranges: list[tuple[int, int]], shape: Shape) -> tuple[Group, ...]:
+        return groups_in(self.tiler.context, ranges, self.tiler.budget(self.best.plan), shape)
 
     # ---- O3
 
     @property
     def over(self) -> bool:
         """True where enough plans were looked at."""
-        return self.tries >= max(6, min(TRIES, WORK // max(1, len(self.best.stream.commands))))
+        return self.tries >= TRIES or (self.tries >= LEAST and self.work >= WORK)
 
     def refine(self) -> None:
-        """Other cuts, other groups, other numbers of bands, as long as there are tries left."""
-        for plan in self._starts():
+        """Other groups, other cuts, other numbers of bands, as long as there are tries left."""
+        spilled = merged(reach(self.tiler.context, sorted(self.best.spilled)))
+        for plan in self._starts(spilled):
             if self.over:
                 return
             self.attempt(plan)
@@ -92,25 +104,25 @@ class _Search:
                     return
                 self.attempt(self._changed(first, change))
 
-    def _starts(self) -> Iterator[Plan]:
-        """Plans far from one another."""
-        tiler = self.tiler
-        budget = tiler.budget(self.best.plan)
-        count = len(tiler.segment.instructions)
-        members = [(i, i + 1) for i in range(count - 1) if joins(tiler.context, i) and joins(tiler.context, i + 1)]
-        runs = spans(tiler.context, members, budget)
-        fixed = self.best.plan.groups
-        free = [s for s in runs if all(s[1] < g.first or g.last < s[0] for g in fixed)]
-        for bands in (2, 4):
-            yield replace(self.best.plan, groups=tuple(Group(*s, bands) for s in runs))
-            added = (*fixed, *(Group(*s, bands) for s in free))
-            if fixed and free:
-                yield replace(self.best.plan, groups=tuple(sorted(added, key=lambda g: g.first)))
+    def _starts(self, spilled: list[tuple[int, int]]) -> Iterator[Plan]:
+        """Plans far from one another, each from the best so far."""
+        everywhere = self._runs()
+        for shape in (THRIFTY, OTHERS[0]):
+            yield replace(self.best.plan, groups=self._groups(spilled, shape))
+            yield replace(self.best.plan, groups=self._groups(everywhere, shape))
         for weights in (WEIGHTS // 2, WEIGHTS * 2):
             yield replace(self.best.plan, weights=weights)
+        for shape in OTHERS[1:]:
+            yield replace(self.best.plan, groups=self._groups(spilled, shape))
+            yield replace(self.best.plan, groups=self._groups(everywhere, shape))
         for fractions in FINER:
-            assert fractions != FRACTIONS
             yield replace(self.best.plan, fractions=fractions)
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Neighbours that may be cascaded, whether anything spills or not: engines then work side by side."""
+        context = self.tiler.context
+        fits = [joins(context, i) for i in range(len(context.segment.instructions))]
+        return merged((i, i + 1) for i in range(len(fits) - 1) if fits[i] and fits[i + 1])
 
     def _changed(self, first: int, change: Callable[[Group], Group | None]) -> Plan:
         """The best plan with one group changed, or left out."""
