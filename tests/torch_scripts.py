@@ -135,3 +135,31 @@ class Counts(nn.Module):
                 break
         self.steps = i
         return found["x"] + float(self.steps)
+
+
+class Scripted(nn.Module):
+    """Choosing, indexing and resizing as a script says it."""
+
+    def forward(self, x):
+        values, places = torch.topk(x, 2, dim=1)
+        taken = torch.gather(x, 1, places)
+        y = F.interpolate(taken + values, scale_factor=2.0, mode="bicubic", align_corners=False)
+        rows = x.mean(dim=[2, 3]).argmax(dim=1)
+        z = x[torch.arange(x.size(0)), rows]
+        half = x[:, :, x.size(2) // 2 :]
+        w = F.interpolate(half, size=[x.size(2), x.size(3)], mode="bilinear", align_corners=True)
+        u = x.clone()
+        u[:, :, ::2] = 0.0
+        return y, z, w + u, torch.cumsum(x, 1), F.group_norm(x, 2), torch.where(x > 0, x, x * 0.5)
+
+
+class QuantisedVolume(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2, 3, 3, 3) * 0.2)
+        self.first, self.last = Grid(0.05, 0), Grid(0.05, 0)
+
+    def forward(self, x):
+        weight = torch.fake_quantize_per_tensor_affine(self.weight, 0.01, 0, -127, 127)
+        y = F.relu(F.conv3d(self.first(x), weight, padding=1))
+        return self.last(F.max_pool3d(y, 2))

@@ -133,6 +133,11 @@ def _quantises(key: Key) -> bool:
     return key[1].endswith(("QuantizeLinear", "DequantizeLinear", "Calibration")) or key[1].startswith("Hz")
 
 
+def mentions(rule: Callable[..., object], op_type: str, name: str) -> bool:
+    """True where a rule's code, or that of a function it uses, says `name`."""
+    return name in _names(rule, op_type)
+
+
 @cache
 def _names(rule: Callable[..., object], op_type: str) -> frozenset[str]:
     found: set[str] = set()

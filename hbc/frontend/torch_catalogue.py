@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from .onnx_catalogue import classes_of, how_of, sentence
+from .onnx_catalogue import classes_of, how_of, mentions, sentence
 from .torch_import import REFUSED
 from .torch_ops import RULES
 from .torch_recorder import QUANTISERS, SAME
@@ -32,5 +32,11 @@ def _operator(name: str) -> TorchOperator:
     rule, word = RULES[name], name.partition("::")[2]
     quantises = name in QUANTISERS
     classes = classes_of(rule, word, quantises=quantises)
-    how = "integers" if quantises else "folded" if word in SAME and not classes else how_of(classes, calls=False)
+    how = (
+        "integers"
+        if quantises
+        else "folded"
+        if word in SAME and not classes
+        else how_of(classes, calls=mentions(rule, word, "called"))
+    )
     return TorchOperator(name, how, tuple(c.NAME for c in classes), sentence(rule))

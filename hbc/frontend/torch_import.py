@@ -49,7 +49,7 @@ def module_of(recorded: Recorded) -> Module:
             if failures.touch(reads(record)):
                 failures.skip(r.name for r in record.results)
             else:
-                _import_record(TorchNode(scope, record), rule, used[record.node])
+                _import_record(TorchNode(scope, record, used[record.node]), rule, used[record.node])
         except FrontendError as error:
             failures.add(error, (r.name for r in record.results))
     failures.settle()
@@ -121,7 +121,11 @@ def _import_record(n: TorchNode, rule: Rule, used: set[str]) -> None:
 
 
 _SLOW = "switch the fast path off before tracing: torch.backends.mha.set_fastpath_enabled(False)"
-REFUSED = {"aten::_native_multi_head_attention": _SLOW, "aten::_transformer_encoder_layer_fwd": _SLOW}
+_OPEN = "the size of its result depends on the data: use torch.where, or torch.topk for a fixed number of them"
+REFUSED = {
+    "aten::_native_multi_head_attention": _SLOW, "aten::_transformer_encoder_layer_fwd": _SLOW,
+    **{f"aten::{name}": _OPEN for name in ("nonzero", "masked_select", "_unique2", "unique_dim")},
+}  # fmt: skip
 
 
 def _offer(op: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,8 @@ class TorchNode(Building):
 
     scope: TorchScope
 
-    def __init__(self, scope: TorchScope, record: Record) -> None:
-        self.scope, self.record = scope, record
+    def __init__(self, scope: TorchScope, record: Record, used: Collection[str] = ()) -> None:
+        self.scope, self.record, self._used = scope, record, used
         self.loc = NodeLoc(record.node, record.op, scope.file)
         self.args = list(record.args.values())
         self.word = record.op.partition("::")[2]
@@ -63,6 +63,10 @@ class TorchNode(Building):
     def result(self) -> Ref:
         """The first result, as PyTorch computed it on the example."""
         return self.record.results[0]
+
+    def reads_result(self, index: int) -> bool:
+        """True where something reads result `index`."""
+        return self.record.results[index].name in self._used
 
     def arg(self, key: int | str, default: Any = None) -> Any:
         """An argument by place or name, as it is in the record."""

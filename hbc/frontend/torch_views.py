@@ -100,16 +100,37 @@ class Writer:
 
     def _write_result(self, op: str, function: Callable[..., Any], target: Any, given: list[Any], spot: Spot) -> Any:
         pure = self._pure(op, function, spot)
+        if op.partition("::")[2] in _RESHAPES | _SWAPS:
+            return self._turn(op, pure, target, given, spot)
         result = self.recorder.apply(op, pure, pure.names, given, spot)
         self._write(target, result, spot, op)
         return self.current(target)
 
+    def _turn(self, op: str, pure: Operator, target: Any, given: list[Any], spot: Spot) -> Any:
+        """`y.transpose_(0, 1)`: everyone who holds `target` holds another view of its elements, which stay."""
+        if not isinstance(target, Live):
+            what = f"the model writes into the shape of a constant by {op}_"
+            raise self.recorder.fail(spot, op, what, hint="write it without the trailing underscore", kind=NotTaken)
+        before = Live(target.ref, target.tensor)
+        before.view, before.seen, before.version = target.view, target.seen, target.version
+        result = self.recorder.apply(op, pure, pure.names, [before, *given[1:]], spot)
+        target.ref, target.tensor = result.ref, result.tensor
+        target.view, target.seen = View(before, op, pure, pure.names, (before, *given[1:])), before.version
+        return target
+
     def _pure(self, op: str, function: Callable[..., Any], spot: Spot) -> Operator:
-        found = operator(self.torch, op, getattr(function, "overload", ""))
+        found = operator(self.torch, op, getattr(function, "overload", "")) or self._alike(op, function)
         if found is None:
             what = f"{op}_ writes in place in a way that hbc can't follow"
             raise self.recorder.fail(spot, op, what, hint="write it without the trailing underscore", kind=NotTaken)
         return found
+
+    def _alike(self, op: str, function: Callable[..., Any]) -> Operator | None:
+        """The overload of `op` with the arguments of `function`: `transpose_` is `transpose.int` without a name."""
+        packet = getattr(self.torch.ops.aten, op.partition("::")[2], None)
+        overloads = [] if packet is None else packet.overloads()
+        found = (operator(self.torch, op, name) for name in overloads)
+        return next((f for f in found if f is not None and f.names == getattr(function, "names", ())), None)
 
     def _write(self, target: Any, new: Any, spot: Spot, op: str) -> None:
         """Everyone who holds `target` holds `new` from now on."""

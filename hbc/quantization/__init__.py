@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from .compat import (
         check_model,
         convert_fx,
-        export_quantized_onnx,
         fuse_fx,
         perf_model,
         prepare_calibration_fx,
         prepare_qat_fx,
         visualize_model,
     )
-    from .converting import FixedPointModel, compile_model, convert, export, export_to_onnx
+    from .converting import FixedPointModel, compile_model, convert, export, export_quantized_onnx, export_to_onnx
     from .fake_quantize import FakeQuantize, FakeQuantSpec
     from .march import March, get_march, set_march
     from .observers import merge_statistics
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
         default_qat_qconfig_setter,
         get_default_qat_qconfig,
     )
+    from .segment_lut import SegmentLUT
     from .states import (
         CALIBRATION,
         QAT,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "march": ("March", "get_march", "set_march"),
+    "segment_lut": ("SegmentLUT",),
     "stubs": ("DeQuantStub", "FloatFunctional", "QuantStub"),
     "wrapping": ("wrap",),
     "capturing": ("capture",),
@@ -76,9 +77,9 @@ _HOMES = {
         "CALIBRATION", "QAT", "VALIDATION", "FakeQuantState", "calibrate", "check_optimizer", "set_fake_quantize",
         "set_forward",
     ),
-    "converting": ("FixedPointModel", "compile_model", "convert", "export", "export_to_onnx"),
+    "converting": ("FixedPointModel", "compile_model", "convert", "export", "export_quantized_onnx", "export_to_onnx"),
     "compat": (
-        "check_model", "convert_fx", "export_quantized_onnx", "fuse_fx", "perf_model", "prepare_calibration_fx",
+        "check_model", "convert_fx", "fuse_fx", "perf_model", "prepare_calibration_fx",
         "prepare_qat_fx", "visualize_model",
     ),
     "units": ("QuantizedInput", "QuantizedOperation", "QuantizedUnit", "QuantizedWeighted"),
@@ -104,6 +105,7 @@ __all__ = [
     "QuantizedOperation",
     "QuantizedUnit",
     "QuantizedWeighted",
+    "SegmentLUT",
     "SensitiveOpSetter",
     "UnitInfo",
     "calibrate",

@@ -23,6 +23,7 @@ from hbc.diagnostics import CannotCapture, FunctionalReused, HbcError, WrongDevi
 
 from .errors import trouble
 from .pytree import Leaf, name_of, rebuild, take, walk
+from .segment_lut import SegmentLUT
 from .stubs import DeQuantStub, FloatFunctional, QuantStub
 from .wrapping import RECORDERS
 
@@ -59,7 +60,7 @@ def is_leaf(module: nn.Module) -> bool:
     """True for modules that stay whole: torch.nn's own but containers, and the kit's."""
     if isinstance(module, (*CONTAINERS, FloatFunctional)):
         return False
-    if isinstance(module, (QuantStub, DeQuantStub)) or getattr(module, "is_unit", False):
+    if isinstance(module, (QuantStub, DeQuantStub, SegmentLUT)) or getattr(module, "is_unit", False):
         return True
     return type(module).__module__.startswith("torch.nn.")
 
@@ -112,7 +113,7 @@ def capture(
             raise
         except Exception as cause:
             why = f"{type(cause).__name__}: {cause}".splitlines()[0]
-            where = f"module {recorder.scopes[-1]!r}" if recorder.scopes else ""
+            where = f"module {recorder.failed!r}" if recorder.failed else ""
             hint = "give example inputs that model(*example_inputs) runs with"
             raise trouble(
                 "the model fails on its example inputs", where=where, why=why, hint=hint, kind=CannotCapture
@@ -155,6 +156,7 @@ class Recorder(TorchFunctionMode):
         self.scopes: list[str] = []
         self.inside = 0  # > 0 in a module or function that stays whole
         self.on_cpu = 0
+        self.failed = ""  # the innermost module that an exception left
         self.functionals: dict[str, int] = {}
 
     def open(self, args: tuple[Any, ...]) -> tuple[tuple[str, int, tuple[str | int, ...]], ...]:
@@ -184,17 +186,23 @@ class Recorder(TorchFunctionMode):
         try:
             if not name or not is_leaf(module):
                 return self._opened(module, name, call, args, kwargs)
-            self.inside += 1
-            try:
-                out = call(module, *args, **kwargs)
-            finally:
-                self.inside -= 1
-            with _Off(self):
-                self._bind(out, self._note(self.graph.call_module(name, self._args(args), self._args(kwargs))))
-            return out
+            return self._leaf(module, name, call, args, kwargs)
+        except Exception:
+            self.failed = self.failed or name
+            raise
         finally:
             self.scopes.pop()
             self.on_cpu -= self.cpu(name, module)
+
+    def _leaf(self, module: nn.Module, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.inside += 1
+        try:
+            out = call(module, *args, **kwargs)
+        finally:
+            self.inside -= 1
+        with _Off(self):
+            self._bind(out, self._note(self.graph.call_module(name, self._args(args), self._args(kwargs))))
+        return out
 
     def _opened(self, module: nn.Module, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if isinstance(module, FloatFunctional):

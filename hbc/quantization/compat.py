@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
 from torch import fx, nn
 
 from hbc.diagnostics import HbcError, OptionError, error
 
-from .converting import FixedPointModel, compile_model, convert, export, export_to_onnx
+from .converting import FixedPointModel, compile_model, convert, export
 from .errors import no_such
 from .preparing import prepare, require_float
 from .qconfig import DefaultSetter, ModuleNameSetter, QConfig, calibration_setter
@@ -76,11 +75,6 @@ def fuse_fx(model: nn.Module) -> nn.Module:
 def convert_fx(model: nn.Module, example_inputs: Any = None, **options: Any) -> FixedPointModel:
     """`convert`."""
     return convert(model, example_inputs, **options)
-
-
-def export_quantized_onnx(model: nn.Module, example_inputs: Any, path: str | Path | None = None) -> ModelProto:
-    """The QDQ ONNX of the model, as `export_to_onnx` writes it: its weights are integers."""
-    return export_to_onnx(model, example_inputs, path)
 
 
 def check_model(model: nn.Module, example_inputs: Any, march: str | None = None) -> list[str]:

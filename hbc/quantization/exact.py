@@ -29,7 +29,7 @@ Strategy = Callable[[QuantizedUnit, Sequence[Tensor]], Tensor]
 TABLED = frozenset({
     "relu", "relu6", "clamp", "sigmoid", "tanh", "silu", "gelu", "hardswish", "hardsigmoid", "leaky_relu", "elu",
     "mish", "softplus", "softsign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "neg", "sin", "cos", "erf",
-    "floor", "ceil", "round", "square",
+    "floor", "ceil", "round", "square", "segment_lut",
 })  # fmt: skip
 
 

@@ -105,7 +105,25 @@ class FakeQuantize(nn.Module):
         if not self.quantizing:
             return x
         self.require_scale()
+        if is_tracing():
+            return self._traced(x)
+        if self.is_learned and self.training:
+            self._keep_positive()
         return fake_quantize(x, self.along(x.dim()), self.spec.qmin, self.spec.qmax, self.spec.kind)
+
+    @torch.no_grad()
+    def _keep_positive(self) -> None:
+        """A step of the optimizer may carry a small learned scale past 0."""
+        if bool((self.scale < LEAST_SCALE).any()):
+            self.scale.clamp_(min=LEAST_SCALE)
+
+    def _traced(self, x: Tensor) -> Tensor:
+        """torch's own operator, for files: half to even at ties, where training rounds half up."""
+        low, high = self.spec.qmin, self.spec.qmax
+        zero = torch.zeros(self.scale.shape, dtype=torch.int32, device=self.scale.device)
+        if self.axis is None:
+            return torch.fake_quantize_per_tensor_affine(x, self.scale.detach(), zero, low, high)
+        return torch.fake_quantize_per_channel_affine(x, self.scale.detach(), zero, self.axis, low, high)
 
     def along(self, rank: int) -> Tensor:
         """The scale, shaped to run along `axis` of a tensor of `rank` axes."""
@@ -121,7 +139,7 @@ class FakeQuantize(nn.Module):
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
         """Look at a tensor. Moving averages and ranges become the scale at once, histograms when asked."""
-        if self.observer is None or (self.is_learned and self.quantizing and self.ready):
+        if self.observer is None or not x.numel() or (self.is_learned and self.quantizing and self.ready):
             return
         averaging = self.spec.averaging
         if self.quantizing and self.axis is None and averaging == 0 and self.is_ready():
@@ -172,6 +190,11 @@ class FakeQuantize(nn.Module):
 
 
 LEAST_SCALE = 1e-12  # of a tensor of next to nothing: ratios of scales stay inside of the fixed point's range
+
+
+def is_tracing() -> bool:
+    """True inside of torch.jit.trace."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def fake_quantize(x: Tensor, scale: Tensor, qmin: int, qmax: int, kind: str = "plain") -> Tensor:

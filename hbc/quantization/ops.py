@@ -30,6 +30,7 @@ _MODULES = {
     "GroupNorm": "group_norm", "InstanceNorm2d": "instance_norm", "ZeroPad2d": "pad", "ConstantPad2d": "pad",
     "BatchNorm1d": "batch_norm", "BatchNorm2d": "batch_norm", "BatchNorm3d": "batch_norm", "Softsign": "softsign",
     "QuantStub": "quant_stub", "DeQuantStub": "dequant_stub", "Sequential": "identity", "RMSNorm": "rms_norm",
+    "SegmentLUT": "segment_lut",
 }  # fmt: skip
 WEIGHTED = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 
-from hbc.diagnostics import BadQConfig, OptionError, PreparedTwice, error
+from hbc.diagnostics import BadQConfig, NotPrepared, OptionError, PreparedTwice, error
 
 from .capturing import arguments, capture
 from .errors import no_such, trouble
 from .march import get_march
 from .pytree import rebuild
-from .qconfig import QConfigSetter, Setters, as_list, check_names
+from .qconfig import QConfigSetter, Setters, as_list
 from .rewrite import Rewrite
 from .units import QuantizedUnit, is_prepared
 
@@ -49,13 +49,32 @@ def prepare(
     twin = copy.deepcopy(model)
     march = get_march().value
     graph = capture(twin, example_inputs, lambda name, module: name in keep or type(module) in keep)
-    prepared = Rewrite(graph, march, setters, bn_mode).run()
-    check_names(setters, [*names, *dict(prepared.named_modules())])
+    prepared = Rewrite(graph, march, setters, bn_mode, names).run()
     prepared.meta["example_inputs"] = rebuild(
         arguments(example_inputs), lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x
     )
     prepared.train(model.training)
+    prepared.register_load_state_dict_pre_hook(_refuse_float_weights)  # type: ignore[no-untyped-call]
     return prepared
+
+
+def _refuse_float_weights(
+    module: nn.Module,
+    state: Mapping[str, Any],
+    prefix: str,
+    _metadata: object,
+    strict: bool,  # noqa: FBT001
+    *_: object,
+) -> None:
+    """NotPrepared for a float model's state_dict: batch norms are folded, so that its names don't fit."""
+    own = [k for k in module.state_dict() if k.endswith("post_process.scale")]
+    if strict and own and not any(k.startswith(prefix) and k.endswith("post_process.scale") for k in state):
+        raise trouble(
+            "this state_dict is a float model's, and the model is prepared",
+            why=f"it has no scales, {own[0]!r} for instance",
+            hint="load float weights into the float model, before prepare",
+            kind=NotPrepared,
+        )
 
 
 def _check(model: nn.Module, method: str, bn_mode: str) -> None:

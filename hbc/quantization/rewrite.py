@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from .capturing import drop_dead
 from .fake_quantize import FakeQuantize, FakeQuantSpec, require_int16
 from .fusion import Group, operation_group, weighted_group
 from .ops import ARITHMETIC, constant_of, is_float, is_move, is_weighted, operation
-from .qconfig import QConfig, QConfigSetter, UnitInfo, check_names, pick
+from .qconfig import QConfig, QConfigSetter, UnitInfo, check_names, pick, without_effect
 from .stubs import QuantStub
 from .unit_body import body_of
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
@@ -21,8 +22,12 @@ from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedW
 class Rewrite:
     """One run of `prepare` on a captured graph."""
 
-    def __init__(self, module: fx.GraphModule, march: str, setters: list[QConfigSetter], bn_mode: str) -> None:
+    def __init__(
+        self, module: fx.GraphModule, march: str, setters: list[QConfigSetter], bn_mode: str, names: Iterable[str] = ()
+    ) -> None:
+        """`names`: the modules of the user's model."""
         self.module, self.march, self.setters, self.bn_mode = module, march, setters, bn_mode
+        self.names = tuple(names)
         self.graph = module.graph
         self.modules: dict[str, nn.Module] = dict(module.named_modules())
         self.has_stubs = any(isinstance(m, QuantStub) for m in self.modules.values())
@@ -166,6 +171,9 @@ class Rewrite:
             unit.weight, unit.bias, unit.bn = first.weight, first.bias, first.bn
             unit.weight_fake_quant = first.weight_fake_quant
             return unit
+        if bn is not None and _is_fresh(bn):
+            where = group.bn and group.bn.target
+            self.hints.append(f"{where}: its statistics are a new batch norm's; load weights before prepare")
         if bn is not None and self.bn_mode == "fused":
             _fold(unit)
         channels = int(unit.weight.shape[unit.axis])
@@ -220,10 +228,11 @@ class Rewrite:
 
     def _configure(self) -> None:
         grids = self._toward_grids()
-        known = [*self.modules, *(str(n.target) for n in self.units)]
+        known = [*self.names, *self.modules, *(str(n.target) for n in self.units)]
         check_names(self.setters, known)
-        for node, (unit, group) in self.units.items():
-            info = self._info(node, unit, group, feeds_grid=node in grids)
+        infos = [self._info(node, unit, group, feeds_grid=node in grids) for node, (unit, group) in self.units.items()]
+        self.hints += without_effect(self.setters, infos)
+        for (unit, _), info in zip(self.units.values(), infos, strict=True):
             config = pick(self.setters, info)
             self._apply(unit, config, info)
 
@@ -239,7 +248,8 @@ class Rewrite:
                 why = f"a {unit.activation} is fused into it"
         else:
             kind = unit.operation if isinstance(unit, QuantizedOperation) else "quant_stub"
-        return UnitInfo(str(node.target), kind, weighted, tail, weighted and not why, why, feeds_grid)
+        parts = tuple(_module_of(n) for n in group.nodes if _module_of(n)) if group is not None else ()
+        return UnitInfo(str(node.target), kind, weighted, tail, weighted and not why, why, feeds_grid, parts)
 
     def _is_tail(self, node: fx.Node) -> bool:
         """True where only moves stand between a node and reals."""
@@ -306,6 +316,12 @@ def source_of(node: fx.Node, module: fx.GraphModule) -> FakeQuantize | None:
         node = node.all_input_nodes[0]
 
 
+def _is_fresh(bn: Any) -> bool:
+    """True for a batch norm that has seen no data: mean 0, variance 1."""
+    seen = bn.num_batches_tracked is not None and int(bn.num_batches_tracked) > 0
+    return not seen and bool((bn.running_mean == 0).all()) and bool((bn.running_var == 1).all())
+
+
 @torch.no_grad()
 def _fold(unit: QuantizedWeighted) -> None:
     weight, bias = unit.folded()
@@ -325,6 +341,13 @@ def _set_module(root: nn.Module, name: str, module: nn.Module) -> None:
 
 def _is_gone(node: fx.Node) -> bool:
     return bool(getattr(node, "_erased", False))
+
+
+def _module_of(node: fx.Node) -> str:
+    """The module whose operation a node is; "" for a function's."""
+    if node.op == "call_module":
+        return str(node.target)
+    return str(node.meta.get("scope", "")) if node.meta.get("functional") else ""
 
 
 def _place(node: fx.Node) -> str:

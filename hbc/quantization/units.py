@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from .fake_quantize import FakeQuantize
+from hbc.diagnostics import NormInTraining, WrongDevice
+
+from .errors import trouble
+from .fake_quantize import FakeQuantize, is_tracing
 
 MODES = ("auto", "exact", "plain")
 _FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
@@ -51,7 +54,7 @@ class QuantizedUnit(nn.Module, abc.ABC):
 
     def is_exact(self) -> bool:
         """True where this call computes the program's integers."""
-        if self.mode == "plain" or (self.mode == "auto" and self.training):
+        if self.mode == "plain" or (self.mode == "auto" and self.training) or is_tracing():
             return False
         fq = self.activation_post_process
         if fq is not None and not fq.quantizing:
@@ -86,9 +89,24 @@ class QuantizedInput(QuantizedUnit):
 
     def is_exact(self) -> bool:
         fq = self.activation_post_process
-        if self.mode == "plain" or (self.mode == "auto" and self.training):
+        if self.mode == "plain" or (self.mode == "auto" and self.training) or is_tracing():
             return False
         return fq is not None and fq.quantizing
+
+    def forward(self, *operands: Tensor) -> Tensor:
+        self._check_device(operands[0])
+        return super().forward(*operands)
+
+    def _check_device(self, x: Tensor) -> None:
+        fq = self.activation_post_process
+        if fq is not None and x.device != fq.scale.device:
+            raise trouble(
+                "model and input are on different devices",
+                where=f"module {self.unit_name!r}",
+                why=f"its scale is on {fq.scale.device}, the input is on {x.device}",
+                hint=f"move the input, x.to({str(fq.scale.device)!r}), or all of the model",
+                kind=WrongDevice,
+            )
 
     def compute(self, *operands: Tensor) -> Tensor:
         return operands[0]
@@ -146,6 +164,7 @@ class QuantizedWeighted(QuantizedUnit):
     def compute(self, *operands: Tensor) -> Tensor:
         x = operands[0]
         if self.bn is not None and self.training and self.bn.training:
+            self._check_norm()
             y = self._with_batch_statistics(x)
         else:
             weight, bias = self.folded()
@@ -153,6 +172,16 @@ class QuantizedWeighted(QuantizedUnit):
         if self.has_addend:
             y = y + operands[1]
         return ACTIVATIONS[self.activation](y)
+
+    def _check_norm(self) -> None:
+        fq = self.weight_fake_quant
+        if fq.observing and not fq.quantizing:
+            raise trouble(
+                f"the batch norm of {self.unit_name!r} is in training mode while the model is calibrated",
+                why="its statistics would follow the calibration data",
+                hint="model.eval() before the calibration; calibrate(model, loader) does that",
+                kind=NormInTraining,
+            )
 
     def _with_batch_statistics(self, x: Tensor) -> Tensor:
         """Weights are quantised as they will be deployed; the batch norm sees the plain convolution."""

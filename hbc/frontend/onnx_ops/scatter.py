@@ -14,6 +14,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import Concat
 from hbc.ir.types import DType
 
+from ..building import Building
 from ..onnx_node import Node, Results
 from ..onnx_tensors import DTYPES
 from ..onnx_weights import reshaped
@@ -33,12 +34,12 @@ def gather_elements(n: Node) -> Results:
     if indices is None:
         return n.call(reason=COMPUTED)
     axis = axis_of(n, x.type.rank, 0)
-    along = _only_along(x, indices, axis)
+    along = only_along(x, indices, axis)
     if along is not None and along.size <= GATHER_LIMIT:
         return taken(n, x, axis, along)
     if indices.size > GATHER_LIMIT:
         return n.call(reason=TOO_MANY)
-    return reshaped(n, taken(n, _flat(n, x), 0, _positions(n, x, indices, axis)), indices.shape)
+    return reshaped(n, taken(n, flattened(n, x), 0, positions_of(n, x, indices, axis)), indices.shape)
 
 
 @onnx_op("GatherND")
@@ -64,9 +65,9 @@ def scatter_elements(n: Node) -> Results:
     refused = _refusal(n, indices, x.type.elements)
     if indices is None or refused:
         return n.call(reason=refused)
-    positions = _positions(n, x, indices, axis_of(n, x.type.rank, 0))
+    positions = positions_of(n, x, indices, axis_of(n, x.type.rank, 0))
     _require_updates(n, updates, indices.shape)
-    return _placed(n, _flat(n, x), _flat(n, updates), positions, x.type.shape)
+    return placed(n, flattened(n, x), flattened(n, updates), positions, x.type.shape)
 
 
 @onnx_op("ScatterND")
@@ -82,7 +83,7 @@ def scatter_nd(n: Node) -> Results:
     _require_updates(n, updates, (*indices.shape[:-1], *x.type.shape[depth:]))
     inner = math.prod(x.type.shape[depth:])
     into, written = reshaped(n, x, (count, inner)), reshaped(n, updates, (rows.size, inner))
-    return _placed(n, into, written, rows, x.type.shape)
+    return placed(n, into, written, rows, x.type.shape)
 
 
 def _require_updates(n: Node, updates: Value, shape: tuple[int, ...]) -> None:
@@ -91,7 +92,7 @@ def _require_updates(n: Node, updates: Value, shape: tuple[int, ...]) -> None:
         raise n.fail("the updates don't fit the indices", why=why, hint="export the model again")
 
 
-def _placed(n: Node, x: Value, updates: Value, rows: np.ndarray, shape: tuple[int, ...]) -> Value:
+def placed(n: Building, x: Value, updates: Value, rows: np.ndarray, shape: tuple[int, ...]) -> Value:
     """`x` with its row rows[i] replaced by row i of `updates`, as `shape`."""
     if updates.type.dtype is not x.type.dtype:
         raise n.fail("operands differ in type", why=f"{x.type.dtype.text} and {updates.type.dtype.text}")
@@ -118,18 +119,18 @@ def _indices(n: Node, operand: int) -> np.ndarray | None:
     return None if found is None or found.dtype.kind != "i" else found.astype(np.int64)
 
 
-def _flat(n: Node, x: Value) -> Value:
+def flattened(n: Building, x: Value) -> Value:
     return reshaped(n, x, (x.type.elements,))
 
 
-def _inside(n: Node, indices: np.ndarray, size: int, axis: int) -> np.ndarray:
+def _inside(n: Building, indices: np.ndarray, size: int, axis: int) -> np.ndarray:
     """Indices counted from the front; FrontendError where one is out of range."""
     if indices.size and not -size <= indices.min() <= indices.max() < size:
         raise n.fail("an index is out of range", why=f"axis {axis} has {size} entries", hint="export the model again")
     return np.where(indices < 0, indices + size, indices)
 
 
-def _only_along(x: Value, indices: np.ndarray, axis: int) -> np.ndarray | None:
+def only_along(x: Value, indices: np.ndarray, axis: int) -> np.ndarray | None:
     """The indices along `axis`, where they are the same at every place of the other axes, all of which they span."""
     shape, size = x.type.shape, x.type.shape[axis]
     if indices.size == 0 or indices.shape != (*shape[:axis], *indices.shape[axis : axis + 1], *shape[axis + 1 :]):
@@ -141,7 +142,7 @@ def _only_along(x: Value, indices: np.ndarray, axis: int) -> np.ndarray | None:
     return np.where(first < 0, first + size, first).reshape(-1)
 
 
-def _positions(n: Node, x: Value, indices: np.ndarray, axis: int) -> np.ndarray:
+def positions_of(n: Building, x: Value, indices: np.ndarray, axis: int) -> np.ndarray:
     """For each index the position of its element in the flattened x."""
     shape = x.type.shape
     if indices.ndim != len(shape) or any(i != axis and s > shape[i] for i, s in enumerate(indices.shape)):
@@ -174,7 +175,7 @@ def compress(n: Node) -> Results:
     if condition is None:
         return n.call(reason="its condition is computed at run time")
     axis = axis_of(n, x.type.rank, 0) if "axis" in n.attributes else 0
-    x = x if "axis" in n.attributes else _flat(n, x)
+    x = x if "axis" in n.attributes else flattened(n, x)
     kept = np.flatnonzero(condition.reshape(-1))
     if kept.size and kept[-1] >= x.type.shape[axis]:
         raise n.fail("the condition is longer than the input", why=f"axis {axis} has {x.type.shape[axis]} entries")

@@ -28,7 +28,7 @@ from hbc.ir.ops import (
 )
 from hbc.ir.types import TensorType
 
-from ..onnx_node import Node
+from ..building import Building
 from ..onnx_weights import reshaped, transposed
 from .pick import GATHER_LIMIT, taken
 from .window import Window
@@ -57,7 +57,7 @@ def scatter_table(size: int, out: int, kernel: int, stride: int, pad: int, dilat
     return np.where(inside, positions, OUTSIDE)
 
 
-def convolve_volume(n: Node, x: Value, weight: Value, bias: Value | None, w: Window, group: int) -> Value:
+def convolve_volume(n: Building, x: Value, weight: Value, bias: Value | None, w: Window, group: int) -> Value:
     """conv of x [N,C,D,H,W] by weight [O,C/g,KD,KH,KW] → [N,O,OD,OH,OW]; pads are not negative."""
     o, cg, kd, kh, kw = weight.type.shape
     table = window_table(x.type.shape[2], w.count(0, x.type.shape[2], n), kd, w.strides[0], w.pads[0], w.dilations[0])
@@ -69,7 +69,7 @@ def convolve_volume(n: Node, x: Value, weight: Value, bias: Value | None, w: Win
 
 
 def convolve_transposed_volume(
-    n: Node, x: Value, weight: Value, bias: Value | None, w: Window, extra: Sequence[int], group: int
+    n: Building, x: Value, weight: Value, bias: Value | None, w: Window, extra: Sequence[int], group: int
 ) -> Value:
     """conv_transpose of x [N,C,D,H,W] by weight [C,O/g,KD,KH,KW] → [N,O,OD,OH,OW]; pads are not negative."""
     c, og, kd, kh, kw = weight.type.shape
@@ -87,7 +87,7 @@ def convolve_transposed_volume(
     return _volumes(n, y, out)
 
 
-def _images(n: Node, x: Value, table: np.ndarray) -> Value:
+def _images(n: Building, x: Value, table: np.ndarray) -> Value:
     """[N,C,D,H,W] → [N·OD, C·KD, H, W]: for each row of `table` its planes as channels, a group's side by side."""
     count, c, _, h, w = x.type.shape
     out, taps = table.shape
@@ -98,14 +98,14 @@ def _images(n: Node, x: Value, table: np.ndarray) -> Value:
     return reshaped(n, windows, (count * out, c * taps, h, w))
 
 
-def _volumes(n: Node, y: Value, depth: int) -> Value:
+def _volumes(n: Building, y: Value, depth: int) -> Value:
     """[N·OD, O, OH, OW] → [N, O, OD, OH, OW]."""
     count, *image = y.type.shape
     stacked = n.op(Reshape, y, shape=(count // depth, depth, *image))
     return n.op(Transpose, stacked, perm=(0, 2, 1, 3, 4))
 
 
-def picked(n: Node, x: Value, axis: int, indices: np.ndarray) -> Value:
+def picked(n: Building, x: Value, axis: int, indices: np.ndarray) -> Value:
     """x at `indices` along `axis`, zeros where one is OUTSIDE."""
     if indices.size > GATHER_LIMIT:
         raise n.fail(f"its windows read {indices.size} planes", why=f"at most {GATHER_LIMIT} are taken apart")
@@ -120,7 +120,7 @@ def picked(n: Node, x: Value, axis: int, indices: np.ndarray) -> Value:
 # ---- pools
 
 
-def max_volume(n: Node, x: Value, w: Window, counts: Sequence[int]) -> Value:
+def max_volume(n: Building, x: Value, w: Window, counts: Sequence[int]) -> Value:
     """The largest of each box: of its planes first (all depths as channels), then along the depth."""
     count, c, d, h, wd = x.type.shape
     od, oh, ow = counts
@@ -131,12 +131,12 @@ def max_volume(n: Node, x: Value, w: Window, counts: Sequence[int]) -> Value:
     return reshaped(n, _pooled(n, columns, (od, oh * ow), deep), (count, c, od, oh, ow))
 
 
-def _pooled(n: Node, x: Value, counts: tuple[int, int], w: Window) -> Value:
+def _pooled(n: Building, x: Value, counts: tuple[int, int], w: Window) -> Value:
     t = TensorType((*x.type.shape[:2], *counts), x.type.dtype, x.type.quant)
     return n.op(MaxPool, x, type=t, kernel=w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations)
 
 
-def average_volume(n: Node, x: Value, w: Window, counts: Sequence[int], *, include_pad: bool) -> Value | None:
+def average_volume(n: Building, x: Value, w: Window, counts: Sequence[int], *, include_pad: bool) -> Value | None:
     """The mean of each box: its KD·KH rows side by side, as one window of an avg_pool.
 
     None where windows count differently along more than one axis: rows that count and rows that don't would be one
@@ -159,7 +159,7 @@ def _is_even(size: int, count: int, w: Window, axis: int, *, include_pad: bool) 
     return reach < size + end if include_pad else begin == 0 and reach < size
 
 
-def _averaged(n: Node, x: Value, w: Window, counts: Sequence[int], *, include_pad: bool) -> Value | None:
+def _averaged(n: Building, x: Value, w: Window, counts: Sequence[int], *, include_pad: bool) -> Value | None:
     """average_volume where all positions along the first two axes count."""
     count, c, d, h, wd = x.type.shape
     tables = [

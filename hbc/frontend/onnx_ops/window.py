@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..building import Building
 from ..onnx_node import Node
 
 LARGEST = 1 << 20  # of a kernel, stride, dilation or pad: beyond any real model, and safe to add and multiply
@@ -35,7 +36,7 @@ class Window:
         kernel, strides, dilations = (tuple(v[i] for i in axes) for v in (self.kernel, self.strides, self.dilations))
         return Window(kernel, strides, tuple(self.pads[i + j] for j in (0, rank) for i in axes), dilations)
 
-    def count(self, axis: int, size: int, n: Node) -> int:
+    def count(self, axis: int, size: int, n: Building) -> int:
         """Whole windows along an axis of `size`; FrontendError where there is none."""
         reach = size + self.pads[axis] + self.pads[len(self.kernel) + axis]
         found = (reach - self.dilations[axis] * (self.kernel[axis] - 1) - 1) // self.strides[axis] + 1

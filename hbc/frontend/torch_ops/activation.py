@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hbc.ir.core import Op, Value
-from hbc.ir.ops import PLAIN_UNARY, Add, Clip, Less, Maximum, Minimum, Mul, Sub, Where
+from hbc.ir.ops import PLAIN_UNARY, Add, Clip, Greater, Less, Maximum, Minimum, Mul, Sub, Where
 from hbc.ir.ops.unary import Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Selu, Softplus, ThresholdedRelu
 from hbc.ir.types import DType
 
@@ -157,7 +157,8 @@ def threshold(n: TorchNode) -> Results:
     limit, value = n.number("threshold"), n.number("value")
     if value == 0 and limit >= 0:
         return n.op(ThresholdedRelu, n.real(), alpha=limit)
-    raise n.refuse(f"its threshold is {limit}, its value {value}", "use relu, or torch.where")
+    x = n.real()
+    return n.op(Where, n.op(Greater, x, n.const(np.float32(limit))), x, n.const(np.float32(value)))
 
 
 @torch_op("aten::rsqrt")

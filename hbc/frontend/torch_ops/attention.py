@@ -11,7 +11,8 @@ from hbc.ir.ops import Add, Mul, Softmax, Where
 from hbc.ir.types import DType
 
 from ..onnx_ops.conv import multiply
-from ..onnx_weights import transposed
+from ..onnx_ops.shape import expanded
+from ..onnx_weights import reshaped, transposed
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 
@@ -23,14 +24,26 @@ from .registry import torch_op
 def attention(n: TorchNode) -> Results:
     """softmax(query · keyᵀ · scale + mask) · value."""
     query, key, value = (n.real(i) for i in range(3))
-    if query.type.shape[:-2] != key.type.shape[:-2]:
-        raise n.refuse("query and key have other batches or heads", "repeat the keys (enable_gqa)")
+    if n.flag("enable_gqa"):
+        key, value = _per_query(n, query, key), _per_query(n, query, value)
+    lead = np.broadcast_shapes(*(v.type.shape[:-2] for v in (query, key, value)))
+    query, key, value = (expanded(n, v, (*lead, *v.type.shape[-2:])) for v in (query, key, value))
     order = (*range(key.type.rank - 2), key.type.rank - 1, key.type.rank - 2)
     scale = n.number("scale", 1 / math.sqrt(query.type.shape[-1]))
     scores = multiply(n, n.op(Mul, query, n.const(np.float32(scale))), transposed(n, key, order))
     scores = _masked(n, scores)
     y = multiply(n, n.op(Softmax, scores, axis=scores.type.rank - 1), value)
     return [y, *[None] * (len(n.record.results) - 1)]
+
+
+def _per_query(n: TorchNode, query: Value, x: Value) -> Value:
+    """Keys or values of grouped heads, each repeated for the queries that share it."""
+    *lead, heads, length, size = x.type.shape
+    count = query.type.shape[-3] // heads
+    if count == 1:
+        return x
+    apart = reshaped(n, x, (*lead, heads, 1, length, size))
+    return reshaped(n, expanded(n, apart, (*lead, heads, count, length, size)), (*lead, heads * count, length, size))
 
 
 def _masked(n: TorchNode, scores: Value) -> Value:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from hbc.ir.core import Value
-from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Linear, Mul, Reshape
+from hbc.ir.ops import Add, Conv2d, ConvTranspose2d, Linear, Mul, ReduceSum, Reshape
 
 from ..onnx_ops.conv import multiply
+from ..onnx_ops.window import Window
 from ..onnx_weights import is_weight, require_finite, reshaped, transposed
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
-
-THREE = "convolve 2-D slices, or cut the model before it"
+from .volume import convolved_volume, transposed_volume
 
 
 @torch_op("aten::_convolution", "aten::convolution")
 def convolution(n: TorchNode) -> Results:
-    """Any convolution of 1 or 2 spatial axes, transposed or not."""
+    """Any convolution of 1 to 3 spatial axes, transposed or not; of 3 in reals on the CPU."""
     rank = len(n.shape("weight")) - 2
     pads = n.ints("padding", rank)
     if n.arg("transposed"):
@@ -27,7 +27,7 @@ def convolution(n: TorchNode) -> Results:
 
 @torch_op("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::_convolution_mode")
 def conv(n: TorchNode) -> Results:
-    """conv1d and conv2d; their padding may be `same` or `valid`."""
+    """conv1d to conv3d; their padding may be `same` or `valid`. 3-D ones of reals run on the CPU."""
     rank = len(n.shape("weight")) - 2
     padding = n.arg("padding")
     pads = _named_pads(n, padding, rank) if isinstance(padding, str) else n.ints("padding", rank)
@@ -36,7 +36,7 @@ def conv(n: TorchNode) -> Results:
 
 @torch_op("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
 def conv_transpose(n: TorchNode) -> Results:
-    """conv_transpose1d and conv_transpose2d."""
+    """conv_transpose1d to conv_transpose3d; 3-D ones of reals run on the CPU."""
     rank = len(n.shape("weight")) - 2
     extra = n.ints("output_padding", rank)
     return transposed_conv(n, n.real("input"), n.real("weight"), bias_of(n), n.ints("padding", rank), extra)
@@ -60,10 +60,12 @@ def convolved(n: TorchNode, x: Value, weight: Value, bias: Value | None, pads: t
     """conv2d by the node's stride, dilation and groups; `pads`: one per axis, or begins, then ends."""
     require_finite(n, weight, bias)
     rank = weight.type.rank - 2
-    _require_plane(n, rank)
     pads = pads if len(pads) == 2 * rank else (*pads, *pads)
     strides, dilations = n.ints("stride", rank), n.ints("dilation", rank)
     x, batched = _batched(n, x, rank)
+    if rank == 3:
+        w = Window(weight.type.shape[2:], strides, pads, dilations)
+        return _as_result(n, convolved_volume(n, x, weight, bias, w, n.integer("groups", 1)), rank, batched)
     if rank == 1:
         x, weight = _lifted(n, x), _lifted(n, weight)
         strides, dilations, pads = (1, *strides), (1, *dilations), (0, pads[0], 0, pads[1])
@@ -77,10 +79,12 @@ def transposed_conv(
     """conv_transpose2d by the node's stride, dilation and groups."""
     require_finite(n, weight, bias)
     rank = weight.type.rank - 2
-    _require_plane(n, rank)
     strides, dilations = n.ints("stride", rank), n.ints("dilation", rank)
     pads, extra = (*pads, *pads), extra or (0,) * rank
     x, batched = _batched(n, x, rank)
+    if rank == 3:
+        w = Window(weight.type.shape[2:], strides, pads, dilations)
+        return _as_result(n, transposed_volume(n, x, weight, bias, w, extra, n.integer("groups", 1)), rank, batched)
     if rank == 1:
         x, weight = _lifted(n, x), _lifted(n, weight)
         strides, dilations, pads, extra = (1, *strides), (1, *dilations), (0, pads[0], 0, pads[1]), (0, *extra)
@@ -89,11 +93,6 @@ def transposed_conv(
         strides=strides, pads=pads, dilations=dilations, output_padding=extra, group=n.integer("groups", 1),
     )  # fmt: skip
     return _as_result(n, y, rank, batched)
-
-
-def _require_plane(n: TorchNode, rank: int) -> None:
-    if rank not in {1, 2}:
-        raise n.refuse(f"it has {rank} spatial axes", THREE)
 
 
 def _batched(n: TorchNode, x: Value, rank: int) -> tuple[Value, bool]:
@@ -110,7 +109,7 @@ def _lifted(n: TorchNode, value: Value) -> Value:
 
 
 def _as_result(n: TorchNode, y: Value, rank: int, batched: bool) -> Value:  # noqa: FBT001
-    if rank == 2 and batched:
+    if rank > 1 and batched:
         return y
     return n.op(Reshape, y, shape=n.result.shape)
 
@@ -139,16 +138,29 @@ def matmul(n: TorchNode) -> Results:
 
 @torch_op("aten::addmm", "aten::baddbmm", "aten::addbmm", "aten::addmv")
 def add_product(n: TorchNode) -> Results:
-    """beta·self + alpha·(mat1 · mat2)."""
-    if n.word == "addbmm":
-        raise n.refuse("it sums over the batch", "use torch.matmul and sum")
+    """beta·self + alpha·(mat1 · mat2), summed over the batch by addbmm."""
     beta, alpha = n.number("beta", 1.0), n.number("alpha", 1.0)
     bias, a, b = n.real(0), n.real(1), n.real(2)
     if (beta, alpha) == (1.0, 1.0) and is_weight(b) and b.type.rank == 2 and bias.type.shape == b.type.shape[1:]:
         return n.op(Linear, a, transposed(n, b, (1, 0)), bias)
-    y = _times(n, multiply(n, a, b), alpha)
+    y = multiply(n, a, b)
+    y = _times(n, n.op(ReduceSum, y, axes=(0,), keepdims=False) if n.word == "addbmm" else y, alpha)
     return y if beta == 0 else n.op(Add, y, _times(n, bias, beta))
 
 
 def _times(n: TorchNode, x: Value, factor: float) -> Value:
     return x if factor == 1.0 else n.op(Mul, x, n.const(np.float32(factor)))
+
+
+@torch_op("aten::bilinear")
+def bilinear(n: TorchNode) -> Results:
+    """y[k] = Σ x1[i] · weight[k, i, j] · x2[j] + bias: a product with the weight, then one with x2."""
+    x, other, weight = n.real(0), n.real(1), n.real("weight")
+    k, i, j = weight.type.shape
+    lead = x.type.shape[:-1]
+    flat = reshaped(n, transposed(n, weight, (0, 2, 1)), (k * j, i))
+    rows = reshaped(n, weighted(n, x, flat, None), (*lead, k, j))
+    y = n.op(Mul, rows, reshaped(n, other, (*lead, 1, j)))
+    y = n.op(ReduceSum, y, axes=(len(lead) + 1,), keepdims=False)
+    bias = bias_of(n)
+    return y if bias is None else n.op(Add, y, bias)

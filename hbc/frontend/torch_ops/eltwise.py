@@ -33,6 +33,7 @@ from hbc.ir.types import DType
 
 from ..torch_node import Results, TorchNode
 from ..torch_records import Weight
+from .arith import truncated
 from .registry import torch_op
 
 
@@ -84,7 +85,7 @@ def mul(n: TorchNode) -> Results:
 
 @torch_op("aten::div", "aten::divide", "aten::true_divide", "aten::floor_divide")
 def div(n: TorchNode) -> Results:
-    """lhs / rhs, or its floor; integers divide as reals, which is exact below 2²⁴."""
+    """lhs / rhs, its floor, or what stands before its point; integers divide as reals, which is exact below 2²⁴."""
     factors = _per_channel(n)
     if factors is not None and n.word == "div" and n.arg("rounding_mode") is None and factors.all():
         return _scaled_channels(n, 1 / factors)
@@ -93,8 +94,8 @@ def div(n: TorchNode) -> Results:
     y = n.op(Div, lhs, rhs)
     if mode is None:
         return y
-    if mode != "floor":
-        raise n.refuse(f"its rounding_mode is {mode!r}", "divide, then round")
+    if mode == "trunc":
+        return n.cast(truncated(n, y), n.dtype)
     return n.cast(n.op(PLAIN_UNARY["floor"], y), n.dtype)
 
 
@@ -181,6 +182,16 @@ def where(n: TorchNode) -> Results:
 def masked_fill(n: TorchNode) -> Results:
     """A number where a mask holds."""
     return n.op(Where, n.cast(n.x(1), DType.BOOL), n.operand(2, n.dtype), n.cast(n.x(0), n.dtype))
+
+
+@torch_op("aten::__lshift__", "aten::__rshift__", "aten::bitwise_left_shift", "aten::bitwise_right_shift")
+def shift(n: TorchNode) -> Results:
+    """Integers times a known power of two, or divided by it and rounded down (exact below 2²⁴)."""
+    factor = np.exp2(n.known(1).astype(np.float64))
+    if "l" in n.word.strip("_")[:1] or "left" in n.word:
+        return n.op(Mul, n.cast(n.x(0), n.dtype), n.const(factor.astype(n.dtype.numpy)))
+    y = n.op(Mul, n.real(0), n.const((1 / factor).astype(np.float32)))
+    return n.cast(n.op(PLAIN_UNARY["floor"], y), n.dtype)
 
 
 @torch_op("aten::to", "aten::_to_copy", "aten::type_as")

@@ -7,6 +7,7 @@ import numpy as np
 from hbc.ir.ops import Linear, Where
 
 from ..onnx_weights import transposed
+from ..torch_calls import call_like
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 
@@ -29,12 +30,14 @@ def triangle(n: TorchNode) -> Results:
 
 @torch_op("aten::cumsum")
 def cumsum(n: TorchNode) -> Results:
-    """Running sums along an axis: a product with a triangle of ones."""
-    x = n.real(0)
-    axis = n.axis("dim", x.type.rank)
-    size = x.type.shape[axis] if x.type.rank else 0
+    """Running sums along an axis: a product with a triangle of ones; of integers on the CPU."""
+    if not n.shape():
+        return n.cast(n.x(), n.dtype)
+    axis = n.axis("dim", len(n.shape()))
+    size = n.shape()[axis]
     if not 0 < size <= LONGEST or n.result.dtype.is_integer:
-        raise n.refuse(f"it sums {n.result.dtype.text} along an axis of {size}", "sum outside of the model")
+        return call_like(n, "CumSum", [n.cast(n.x(0), n.dtype), n.const(np.asarray(axis, np.int64))])
+    x = n.real(0)
     order = tuple(x.type.rank - 1 if i == axis else axis if i == x.type.rank - 1 else i for i in range(x.type.rank))
     y = n.op(Linear, transposed(n, x, order), n.const(np.tril(np.ones((size, size), np.float32))))
     return transposed(n, y, order)

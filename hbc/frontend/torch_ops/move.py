@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hbc.ir.core import Value
 from hbc.ir.ops import Concat
 
 from ..onnx_ops.move import bordered, padded
-from ..onnx_ops.pick import GATHER_LIMIT, sliced
+from ..onnx_ops.pick import GATHER_LIMIT, sliced, taken
 from ..onnx_weights import reshaped
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
@@ -77,15 +79,15 @@ def roll(n: TorchNode) -> Results:
     """Each axis cut in two and joined the other way round."""
     x = whole(n)
     dims = n.ints("dims")
-    if not dims:
-        raise n.refuse("it rolls over all axes at once", "give dims")
+    if not dims:  # of the flattened tensor
+        x, dims = reshaped(n, x, (x.type.elements,)), (0,)
     for shift, dim in zip(n.ints("shifts"), dims, strict=True):
         axis = dim % x.type.rank
         size = x.type.shape[axis]
         cut = -shift % size
         if cut:
             x = joined(n, [sliced(n, x, axis, cut, size - cut), sliced(n, x, axis, 0, cut)], axis)
-    return x
+    return reshaped(n, x, n.result.shape)
 
 
 @torch_op("aten::slice_scatter")
@@ -94,8 +96,8 @@ def slice_scatter(n: TorchNode) -> Results:
     x, src = n.cast(n.x(0), n.dtype), n.cast(n.x(1), n.dtype)
     axis = n.axis("dim", x.type.rank)
     picked = range(x.type.shape[axis])[slice(n.arg("start"), n.arg("end"), n.integer("step", 1))]
-    if picked.step != 1:
-        raise n.refuse(f"it writes every {picked.step}th", "write whole slices")
+    if picked.step != 1 and picked:
+        return _interleaved(n, x, src, axis, picked)
     return _replaced(n, x, src, axis, picked.start, len(picked))
 
 
@@ -106,6 +108,14 @@ def select_scatter(n: TorchNode) -> Results:
     axis = n.axis("dim", x.type.rank)
     one = tuple(1 if i == axis else d for i, d in enumerate(x.type.shape))
     return _replaced(n, x, reshaped(n, src, one), axis, n.integer("index") % x.type.shape[axis], 1)
+
+
+def _interleaved(n: TorchNode, x: Value, src: Value, axis: int, picked: range) -> Value:
+    """`x` with `src` at every few indices: a gather of both, one behind the other."""
+    size = x.type.shape[axis]
+    source = np.arange(size)
+    source[list(picked)] = size + np.arange(len(picked))
+    return taken(n, joined(n, [x, src], axis), axis, source)
 
 
 def _replaced(n: TorchNode, x: Value, src: Value, axis: int, start: int, count: int) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hbc.ir.core import Value
@@ -9,9 +11,11 @@ from hbc.ir.ops import (
     PLAIN_UNARY,
     ArgMax,
     ArgMin,
+    Greater,
     Maximum,
     Minimum,
     Mul,
+    Pow,
     Reduce,
     ReduceMax,
     ReduceMean,
@@ -22,6 +26,7 @@ from hbc.ir.ops import (
 )
 from hbc.ir.types import DType
 
+from ..torch_calls import call_like
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 
@@ -77,6 +82,10 @@ def arg_extreme(n: TorchNode) -> Results:
 @torch_op("aten::var", "aten::std")
 def spread(n: TorchNode) -> Results:
     """The mean of squared distances from the mean, by Bessel's correction unless told otherwise; its root."""
+    return _spread(n, squared=n.word == "var")
+
+
+def _spread(n: TorchNode, *, squared: bool) -> Value:
     x = n.real()
     axes, keep = n.axes("dim", x.type.rank), n.flag("keepdim")
     correction = n.number("correction", 1.0) if n.flag("unbiased", default=True) else 0.0
@@ -86,16 +95,57 @@ def spread(n: TorchNode) -> Results:
     d = n.op(Sub, x, n.op(ReduceMean, x, axes=axes, keepdims=True))
     y = n.op(ReduceMean, n.op(Mul, d, d), axes=axes, keepdims=keep)
     y = y if not correction else n.op(Mul, y, n.const(np.float32(count / (count - correction))))
-    return y if n.word == "var" else n.op(PLAIN_UNARY["sqrt"], y)
+    return y if squared else n.op(PLAIN_UNARY["sqrt"], y)
+
+
+@torch_op("aten::var_mean", "aten::std_mean")
+def spread_and_mean(n: TorchNode) -> Results:
+    """Variance or standard deviation, and the mean."""
+    x = n.real()
+    mean = _reduced(n, ReduceMean, x, n.axes("dim", x.type.rank), keep=n.flag("keepdim"))
+    return [_spread(n, squared="var" in n.word), mean]
+
+
+@torch_op("aten::prod")
+def prod(n: TorchNode) -> Results:
+    """The product along an axis, or of all elements. On the CPU."""
+    x = n.cast(n.x(), n.dtype)
+    x = x if n.has("dim") else n.op(Reshape, x, shape=(x.type.elements,))
+    if not x.type.rank:
+        return x
+    axis = n.const(np.asarray([n.axis("dim", x.type.rank)], np.int64))
+    return call_like(n, "ReduceProd", [x, axis], keepdims=int(n.flag("keepdim")))
+
+
+@torch_op("aten::dist", "aten::cdist", "aten::_cdist_forward")
+def distance(n: TorchNode) -> Results:
+    """The norm of a difference: of two tensors, or of every row of one and every row of the other."""
+    x, y = n.real(0), n.real(1)
+    if n.word == "dist":
+        d = n.op(Sub, x, y)
+        return _norm(n, d, n.number("p", 2.0), tuple(range(d.type.rank)), keep=False)
+    rows, columns = (n.op(Reshape, v, shape=(*v.type.shape[:-2], *s)) for v, s in (
+        (x, (x.type.shape[-2], 1, x.type.shape[-1])), (y, (1, *y.type.shape[-2:]))))  # fmt: skip
+    d = n.op(Sub, rows, columns)
+    return _norm(n, d, n.number("p", 2.0), (d.type.rank - 1,), keep=False)
 
 
 @torch_op("aten::linalg_vector_norm", "aten::norm", "aten::frobenius_norm")
 def vector_norm(n: TorchNode) -> Results:
-    """√Σx² or Σ|x| over axes."""
+    """(Σ|x|ᵖ)^(1/p) over axes; the largest or smallest magnitude for p = ±∞, the number of others than 0 for p = 0."""
     x, order = n.real(), n.number("ord" if n.has("ord") else "p", 2.0)
-    axes, keep = n.axes("dim", x.type.rank), n.flag("keepdim")
+    return _norm(n, x, order, n.axes("dim", x.type.rank), keep=n.flag("keepdim"))
+
+
+def _norm(n: TorchNode, x: Value, order: float, axes: tuple[int, ...], *, keep: bool) -> Value:
+    if order == 2.0:
+        return n.op(PLAIN_UNARY["sqrt"], _reduced(n, ReduceSum, n.op(Mul, x, x), axes, keep=keep))
+    size = n.op(PLAIN_UNARY["abs"], x)
+    if math.isinf(order):
+        return _reduced(n, ReduceMax if order > 0 else ReduceMin, size, axes, keep=keep)
     if order == 1.0:
-        return _reduced(n, ReduceSum, n.op(PLAIN_UNARY["abs"], x), axes, keep=keep)
-    if order != 2.0:
-        raise n.refuse(f"its order is {order:g}", "use order 1 or 2")
-    return n.op(PLAIN_UNARY["sqrt"], _reduced(n, ReduceSum, n.op(Mul, x, x), axes, keep=keep))
+        return _reduced(n, ReduceSum, size, axes, keep=keep)
+    if order == 0.0:
+        return _reduced(n, ReduceSum, n.cast(n.op(Greater, size, n.const(np.float32(0))), DType.F32), axes, keep=keep)
+    total = _reduced(n, ReduceSum, n.op(Pow, size, n.const(np.float32(order))), axes, keep=keep)
+    return n.op(Pow, total, n.const(np.float32(1 / order)))

@@ -7,15 +7,16 @@ bilinear       (i + 0.5) · scale − 0.5; with align_corners i · (size − 1) 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from hbc.ir.core import Value
-from hbc.ir.ops import GridSample, ResizeLinear
+from hbc.ir.ops import GridSample, Linear, ResizeLinear
 
 from ..onnx_ops.resize import resize_nearest
-from ..onnx_weights import reshaped
+from ..onnx_weights import reshaped, transposed
+from ..torch_calls import call_like, int64
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 from .shape import whole
@@ -68,12 +69,77 @@ def _line(size: int, out: int, factor: float, *, corners: bool) -> tuple[float, 
     return 0.5 * scale - 0.5, scale
 
 
-@torch_op("aten::grid_sampler", "aten::grid_sampler_2d")
+_MODES = ("linear", "nearest", "cubic")
+
+
+@torch_op("aten::upsample_bicubic2d", "aten::upsample_trilinear3d")
+def by_runtime(n: TorchNode) -> Results:
+    """By cubic polynomials (a = −0.75), or linear along three axes. On the CPU."""
+    x = n.real()
+    kind = "cubic" if "cubic" in n.word else "linear"
+    corners, factors = n.flag("align_corners"), _factors(n)
+    mode = "align_corners" if corners else "half_pixel"
+    scales = [f or o / s for f, s, o in zip(factors, x.type.shape[2:], n.result.shape[2:], strict=True)]
+    if any(int(s * f) != o for s, f, o in zip(x.type.shape[2:], scales, n.result.shape[2:], strict=True)) or corners:
+        operands = [x, None, None, int64(n, n.result.shape)]
+    else:
+        operands = [x, None, n.const(np.asarray([1, 1, *scales], np.float32))]
+    reason = f"it resizes by {kind}" + (" along three axes" if kind == "linear" else "")
+    return call_like(
+        n, "Resize", operands, mode=kind, coordinate_transformation_mode=mode, cubic_coeff_a=-0.75,
+        reason=reason, hint="resize by nearest or linear, along one or two axes",
+    )  # fmt: skip
+
+
+@torch_op("aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa")
+def filtered(n: TorchNode) -> Results:
+    """antialias=True: each axis is a product with the weights of its filter."""
+    x = n.real()
+    kernel, reach = (_cubic, 2.0) if "cubic" in n.word else (_triangle, 1.0)
+    for axis, factor in zip((2, 3), _factors(n), strict=True):
+        size, out = x.type.shape[axis], n.result.shape[axis]
+        corners = n.flag("align_corners") and out > 1
+        scale = (size - 1) / (out - 1) if corners else 1 / factor if factor else size / out
+        weights = _filter(size, out, scale, kernel, reach)
+        order = (0, 1, *((3, 2) if axis == 2 else (2, 3)))
+        x = transposed(n, n.op(Linear, transposed(n, x, order), n.const(weights)), order)
+    return x
+
+
+def _filter(size: int, out: int, scale: float, kernel: Callable[[np.ndarray], np.ndarray], reach: float) -> np.ndarray:
+    """[out, size] the weights of PyTorch's antialiased resize: `kernel`, stretched by `scale` where that shrinks."""
+    stretch = max(scale, 1.0)
+    centre = scale * (np.arange(out) + 0.5)
+    first = np.maximum((centre - reach * stretch + 0.5).astype(np.int64), 0)
+    last = np.minimum((centre + reach * stretch + 0.5).astype(np.int64), size)
+    i = np.arange(size)
+    weights = kernel((i[None, :] - centre[:, None] + 0.5) / stretch)
+    weights = np.where((i[None, :] >= first[:, None]) & (i[None, :] < last[:, None]), weights, 0.0)
+    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - np.abs(x), 0.0)
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    """Keys' cubic with a = −0.5, as Pillow has it."""
+    x, a = np.abs(x), -0.5
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+@torch_op("aten::grid_sampler", "aten::grid_sampler_2d", "aten::grid_sampler_3d")
 def grid_sampler(n: TorchNode) -> Results:
-    """Images read at computed positions: bilinear or nearest, beyond which lie zeros or the border."""
+    """Images read at computed positions: bilinear or nearest, beyond them zeros or the border; others on the CPU."""
     mode, padding = n.integer("interpolation_mode"), n.integer("padding_mode")
-    if len(n.shape(0)) != 4 or mode not in {0, 1} or padding not in {0, 1}:
-        why = f"it samples rank {len(n.shape(0))} by mode {mode}, padding {padding}"
-        raise n.refuse(why, "sample images bilinearly or by the nearest pixel, with padding_mode zeros or border")
     corners = n.flag("align_corners")
+    if len(n.shape(0)) != 4 or mode not in {0, 1} or padding not in {0, 1}:
+        names = _MODES[mode], ("zeros", "border", "reflection")[padding]
+        reason = f"it samples rank {len(n.shape(0))} by mode {names[0]}, padding {names[1]}"
+        return call_like(
+            n, "GridSample", [n.real(0), n.real(1)], mode=names[0], padding_mode=names[1], align_corners=int(corners),
+            reason=reason, hint="sample images bilinearly or by the nearest pixel, with padding_mode zeros or border",
+        )  # fmt: skip
     return n.op(GridSample, n.real(0), n.real(1), nearest=mode == 1, border=padding == 1, align_corners=corners)

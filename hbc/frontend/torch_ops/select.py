@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hbc.ir.core import Value
+from hbc.ir.ops import Mul, ReduceSum, Sub
 
-from ..onnx_ops.pick import GATHER_LIMIT, slice_op, sliced, taken
-from ..onnx_weights import reshaped
+from ..onnx_ops.pick import slice_op, sliced, taken
+from ..onnx_weights import reshaped, transposed
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 from .shape import whole
@@ -58,57 +59,6 @@ def unbind(n: TorchNode) -> Results:
     return [reshaped(n, sliced(n, x, axis, i, 1), r.shape) for i, r in enumerate(n.record.results)]
 
 
-@torch_op("aten::index_select")
-def index_select(n: TorchNode) -> Results:
-    """Known indices along an axis."""
-    x = whole(n)
-    return taken(
-        n, x, n.axis("dim", x.type.rank), _indices(n, n.known("index"), x.type.shape[n.axis("dim", x.type.rank)])
-    )
-
-
-@torch_op("aten::index")
-def index(n: TorchNode) -> Results:
-    """Known indices, or a known mask, along one axis."""
-    x = whole(n)
-    given = n.arg("indices")
-    places = [i for i, a in enumerate(given) if a is not None]
-    if len(places) != 1:
-        return _index_grid(n, x, places)
-    (axis,) = places
-    found = _constant_index(n, given[axis])
-    if found.dtype == np.bool_ and found.ndim != 1:
-        raise n.refuse("it picks by a mask of several axes", "use torch.where")
-    flat = np.flatnonzero(found) if found.dtype == np.bool_ else found
-    return reshaped(n, taken(n, x, axis, _indices(n, flat, x.type.shape[axis])), n.result.shape)
-
-
-def _index_grid(n: TorchNode, x: Value, places: list[int]) -> Value:
-    """Several neighbouring axes, each by indices of its own: `x[:, :, rows[:, None], columns]`."""
-    found = [_constant_index(n, n.arg("indices")[i]) for i in places]
-    grid = np.broadcast_shapes(*(a.shape for a in found))
-    axes = [[i for i, d in enumerate(a.shape, len(grid) - a.ndim) if d > 1] for a in found]
-    apart = [a for each in axes for a in each]
-    if places != list(range(places[0], places[-1] + 1)) or len(set(apart)) < len(apart) or apart != sorted(apart):
-        raise n.refuse(f"it indexes {len(places)} axes by tensors at once", "index one axis, or use slices")
-    for axis, indices in zip(places, found, strict=True):
-        x = taken(n, x, axis, _indices(n, indices, x.type.shape[axis]))
-    return reshaped(n, x, n.result.shape)
-
-
-def _constant_index(n: TorchNode, arg: object) -> np.ndarray:
-    tensor = getattr(arg, "constant", None) if hasattr(arg, "constant") else getattr(arg, "tensor", None)
-    if tensor is None:
-        raise n.refuse("its indices are computed from the inputs", "make them a constant of the model")
-    return np.asarray(tensor.cpu().numpy())
-
-
-def _indices(n: TorchNode, found: np.ndarray, size: int) -> np.ndarray:
-    if found.size > GATHER_LIMIT:
-        raise n.refuse(f"it has more than {GATHER_LIMIT} indices")
-    return np.where(found < 0, found + size, found).reshape(-1)
-
-
 @torch_op("aten::flip")
 def flip(n: TorchNode) -> Results:
     """Axes read backwards."""
@@ -116,3 +66,57 @@ def flip(n: TorchNode) -> Results:
     for axis in n.axes("dims", x.type.rank):
         x = taken(n, x, axis, np.arange(x.type.shape[axis])[::-1])
     return x
+
+
+@torch_op("aten::unfold")
+def unfold(n: TorchNode) -> Results:
+    """Windows of `size` along an axis, which become the last axis: a gather of what each window sees."""
+    x = whole(n)
+    axis, size, step = n.axis("dimension", x.type.rank), n.integer("size"), n.integer("step", 1)
+    count = n.result.shape[axis]
+    seen = np.arange(count)[:, None] * step + np.arange(size)
+    rank, before, after = x.type.rank, x.type.shape[:axis], x.type.shape[axis + 1 :]
+    y = reshaped(n, taken(n, x, axis, seen), (*before, count, size, *after))
+    return transposed(n, y, (*(i for i in range(rank + 1) if i != axis + 1), axis + 1))
+
+
+@torch_op("aten::diagonal", "aten::linalg_diagonal")
+def diagonal(n: TorchNode) -> Results:
+    """The elements on one diagonal of each matrix, along a new last axis."""
+    return diagonals(
+        n, whole(n), n.integer("offset"), n.axis("dim1", len(n.shape()), 0), n.axis("dim2", len(n.shape()), 1)
+    )
+
+
+def diagonals(n: TorchNode, x: Value, offset: int, first: int, second: int) -> Value:
+    """x's diagonal over two axes, which go; behind the others it is the last one."""
+    rest = [i for i in range(x.type.rank) if i not in {first, second}]
+    lead = tuple(x.type.shape[i] for i in rest)
+    rows, columns = x.type.shape[first], x.type.shape[second]
+    x = reshaped(n, transposed(n, x, (*rest, first, second)), (*lead, rows * columns))
+    i = np.arange(max(0, min(rows + min(offset, 0), columns - max(offset, 0))))
+    return taken(n, x, len(lead), (i - min(offset, 0)) * columns + i + max(offset, 0))
+
+
+@torch_op("aten::trace")
+def trace(n: TorchNode) -> Results:
+    """The sum of a matrix's diagonal."""
+    return n.op(ReduceSum, diagonals(n, n.cast(n.x(), n.dtype), 0, 0, 1), axes=(0,), keepdims=False)
+
+
+@torch_op("aten::linalg_cross")
+def cross(n: TorchNode) -> Results:
+    """The product of vectors of three along an axis: x[1, 2, 0] · y[2, 0, 1] − x[2, 0, 1] · y[1, 2, 0]."""
+    x, y = n.pair()
+    axis = n.axis("dim", x.type.rank, -1)
+    turns = ([1, 2, 0], [2, 0, 1])
+    (x1, x2), (y1, y2) = ([taken(n, v, axis, t) for t in turns] for v in (x, y))
+    return n.op(Sub, n.op(Mul, x1, y2), n.op(Mul, x2, y1))
+
+
+@torch_op("aten::cross")
+def cross_of_old(n: TorchNode) -> Results:
+    """As linalg_cross, along the first axis of three where none is given."""
+    if not n.has("dim"):
+        raise n.refuse("it finds its axis itself", "give dim")
+    return cross(n)

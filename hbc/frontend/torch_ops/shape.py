@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 
-from hbc.ir.core import Value
+import numpy as np
 
+from hbc.ir.core import Value
+from hbc.ir.ops import Mul
+
+from ..onnx_ops.pick import taken
 from ..onnx_ops.shape import expanded
 from ..onnx_weights import reshaped, transposed
 from ..torch_node import Results, TorchNode
@@ -84,10 +88,12 @@ def repeat(n: TorchNode) -> Results:
 
 @torch_op("aten::repeat_interleave")
 def repeat_interleave(n: TorchNode) -> Results:
-    """Each element several times in a row along an axis."""
+    """Each element several times in a row along an axis, or of the flattened tensor."""
     x, repeats = whole(n), n.known("repeats")
-    if not n.has("dim") or repeats.size != 1:
-        raise n.refuse("it repeats elements by different counts, or flattens", "give one count and a dim")
+    x = x if n.has("dim") else reshaped(n, x, (x.type.elements,))
+    if repeats.size != 1:
+        axis = n.axis("dim", x.type.rank)
+        return taken(n, x, axis, np.repeat(np.arange(x.type.shape[axis]), repeats.reshape(-1)))
     axis, count = n.axis("dim", x.type.rank), int(repeats.reshape(-1)[0])
     before, size, after = math.prod(x.type.shape[:axis]), x.type.shape[axis], math.prod(x.type.shape[axis + 1 :])
     y = expanded(n, reshaped(n, x, (before * size, 1, after)), (before * size, count, after))
@@ -101,6 +107,17 @@ def pixel_shuffle(n: TorchNode) -> Results:
     count, c, h, w = x.type.shape
     y = transposed(n, reshaped(n, x, (count, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
     return reshaped(n, y, n.result.shape)
+
+
+@torch_op("aten::diag_embed")
+def diag_embed(n: TorchNode) -> Results:
+    """The last axis on a diagonal of new matrices, zeros elsewhere: a product with a mask."""
+    x, shape = n.cast(n.x(), n.dtype), n.result.shape
+    first, second = (n.axis(name, len(shape), d) for name, d in (("dim1", -2), ("dim2", -1)))
+    if (first, second) != (len(shape) - 2, len(shape) - 1) or n.integer("offset"):
+        raise n.refuse("its diagonal isn't the main one of the last two axes", "move the axes by transpose")
+    mask = n.const(np.eye(shape[-1], dtype=n.dtype.numpy))
+    return n.op(Mul, reshaped(n, x, (*shape[:-1], 1)), mask)
 
 
 @torch_op("aten::pixel_unshuffle")

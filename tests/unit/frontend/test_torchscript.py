@@ -119,14 +119,14 @@ def test_random_numbers_are_refused() -> None:
 
 
 def test_everything_without_a_rule_is_told_at_once_with_its_place() -> None:
-    model = Net(lambda x: torch.topk(torch.fft.fft(F.max_pool3d(x, 2)).real, 1)[0])
+    model = Net(lambda x: torch.lgamma(torch.fft.fft(torch.digamma(x)).real))
     text = refusal(trace(model, torch.randn(1, 1, 4, 4, 4)), torch.randn(1, 1, 4, 4, 4))
-    for words in ("3 problems", "aten::max_pool3d", "complex64", "aten::topk", "test_torchscript.py:"):
+    for words in ("3 problems", "aten::digamma", "complex64", "aten::lgamma", "test_torchscript.py:"):
         assert words in text
 
 
 def test_a_result_that_nobody_reads_needs_no_rule() -> None:
-    model = Net(lambda x: (F.max_pool2d(x, 2, return_indices=True)[0], torch.topk(x, 1))[0])
+    model = Net(lambda x: (F.max_pool2d(x, 2, return_indices=True)[0], torch.lgamma(x))[0])
     require_same(trace(model, X), model, X)
 
 
