@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEVELS = ("O0", "O1", "O2", "O3")
-OBJECTIVES = ("latency", "bandwidth", "balance")
+from hbc.options import LEVELS, OBJECTIVES
 
 
 @dataclass(frozen=True)
@@ -38,3 +37,6 @@ class TilingOptions:
     def number(self) -> int:
         """0 … 3."""
         return LEVELS.index(self.level)
+
+
+__all__ = ["LEVELS", "OBJECTIVES", "TilingOptions"]
