@@ -20,6 +20,8 @@ from .steps import Context, Step, engines_of, touched_elsewhere
 from .timing import Timing, stream_timing
 from .views import find_views
 
+LIGHT = 64 << 10  # bytes of weights that are not worth more commands
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -70,7 +72,8 @@ class Tiler:
 
     def budget(self, plan: Plan) -> Budget:
         """The memory that tiles are cut for."""
-        return Budget(self.on_chip, self.march.tile_align, plan.buffers, self.on_chip // plan.weights, keeps=self.keeps)
+        weights = max(self.on_chip // plan.weights, LIGHT)
+        return Budget(self.on_chip, self.march.tile_align, plan.buffers, weights, keeps=self.keeps)
 
     def tile(self, plan: Plan) -> Tiled:
         """The stream of a plan. EmitError where an instruction cannot be tiled."""

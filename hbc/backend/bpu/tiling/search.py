@@ -32,6 +32,7 @@ def choose(tiler: Tiler) -> Tiled:
         return min(plans, key=lambda t: t.timing.cycles)
     base = tiler.tile(Plan(buffers=2, weights=WEIGHTS))
     search = _Search(tiler, base, scored(tiler.options.objective, base.timing))
+    search.attempt(replace(base.plan, buffers=1))  # fewer, larger tiles
     search.cascade_spilled()
     if number > 2:
         search.refine()
