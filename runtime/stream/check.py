@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
@@ -31,11 +31,17 @@ MOST_CELLS = 1 << 24
 
 @dataclass
 class _Held:
-    """A tile on chip: who wrote it, and who read it."""
+    """Bytes on chip: the tile that they hold, who wrote it, and who read it.
 
-    tile: Tile
+    Where a part of a tile is overwritten, the rest holds no tile any more, but whoever used it may still be at it.
+    """
+
+    begin: int
+    end: int
+    tile: Tile | None
     writer: int
     readers: list[int] = field(default_factory=list)
+    name: str = ""
 
 
 @dataclass
@@ -189,20 +195,25 @@ class _Check:
 
     def _write(self, number: int, tile: Tile) -> None:
         """A tile in memory that nobody uses any more. Whatever lay there is gone."""
-        first = bisect_left(self.addresses, tile.address)
-        before = self.held[self.addresses[first - 1]].tile if first else None
-        if before is not None and before.address + before.nbytes > tile.address:
+        begin, end = tile.address, tile.address + tile.nbytes
+        first = bisect_left(self.addresses, begin)
+        if first and self.held[self.addresses[first - 1]].end > begin:
             first -= 1
-        last = bisect_left(self.addresses, tile.address + tile.nbytes)
+        last = bisect_left(self.addresses, end)
+        rest = [_Held(begin, end, tile, number, name=self._text(tile))]
         for held in [self.held.pop(a) for a in self.addresses[first:last]]:
             if held.writer == number:
-                self._fail(f"two of its results overlap: {self._text(tile)}, {self._text(held.tile)}")
+                self._fail(f"two of its results overlap: {self._text(tile)}, {held.name}")
             self._spend(1 + len(held.readers))
             for other in (held.writer, *held.readers):
                 if other == number or not self._after(other, number):
-                    self._fail(f"it overwrites {self._text(held.tile)}, which command {other} may still be using")
-        self.addresses[first:last] = [tile.address]
-        self.held[tile.address] = _Held(tile, number)
+                    self._fail(f"it overwrites {held.name}, which command {other} may still be using")
+            if held.begin < begin:
+                rest.insert(0, replace(held, end=begin, tile=None))
+            if end < held.end:
+                rest.append(replace(held, begin=end, tile=None))
+        self.addresses[first:last] = [r.begin for r in rest]
+        self.held.update((r.begin, r) for r in rest)
 
     def _text(self, tile: Tile) -> str:
         return f"{self._name(tile.tensor)} from {tile.start} at byte {tile.address}"

@@ -270,6 +270,7 @@ def test_a_place_out_of_bounds_is_refused(net: int) -> None:
 @example(0, "O2", a_wait_less, 1)
 @example(1, "O1", two_swapped, 2)
 @example(2, "O2", another_address_everywhere, 3)
+@example(5, "O2", another_address_everywhere, 1028902)  # what is left of a tile that another one overwrote in part
 @example(3, "O1", another_engine, 4)
 @example(4, "O0", another_instruction, 5)
 @example(5, "O2", a_number_in_a_tile, 6)
