@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hbc.example import Example
 from hbc.files import check_writable, write_atomically
 from hbc.options import CompileOptions, parse_shape
 from hbc.ptq import QuantizeResult
@@ -18,7 +19,7 @@ from hbc.ptq.read_config import read_config
 
 from .console import Screen
 from .inputs import preprocess_option, reader
-from .params import PATH, SETTINGS, SHAPE_HELP, STDOUT, march_option, screen, threads_option, verbosity
+from .params import PATH, SETTINGS, SHAPE_HELP, STDOUT, march_option, screen, threads_option, torch_options, verbosity
 from .quantize_table import show
 
 OnStep = Callable[[str, int, int], None]
@@ -40,6 +41,7 @@ OnStep = Callable[[str, int, int], None]
 @click.option("-o", "--output", type=PATH, help="Where to write.  [default: MODEL_quantised.onnx in this folder]")
 @march_option
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP)
+@torch_options
 @click.option(
     "--config", type=PATH, metavar="FILE", help="Methods and precisions, as .yaml or .json: docs/quantize.md."
 )
@@ -65,6 +67,8 @@ def command(
     output: Path | None,
     march: str,
     shapes: tuple[str, ...],
+    example: tuple[Example, ...],
+    output_names: str | None,
     config: Path | None,
     auto_precision: bool,
     target: float | None,
@@ -76,7 +80,7 @@ def command(
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    """Quantise the float ONNX model MODEL by calibration, for `hbc compile`.
+    """Quantise the float model MODEL (.onnx, .pt, .pt2) by calibration, for `hbc compile`.
 
     Activations become int8 with a scale that the samples decide, weights int8 with a scale per channel; what a march
     computes in reals stays in reals. The result is an ONNX model with QuantizeLinear and DequantizeLinear.
@@ -84,6 +88,7 @@ def command(
     \b
     hbc quantize model.onnx --calib photos/ --preprocess mean=127,scale=1/128 -o quantised.onnx
     hbc quantize model.onnx --calib samples.npz --march bayes-e --auto-precision --html report.html
+    hbc quantize model.pt --example 1x3x224x224 --calib samples/
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     from hbc.ptq.run import quantize_model
 
@@ -96,7 +101,9 @@ def command(
     for file in (output, json_file, html_file):
         if file is not None and file != STDOUT:
             check_writable(file)
-    options = CompileOptions(march, shapes=tuple(parse_shape(s) for s in shapes))
+    options = CompileOptions(
+        march, shapes=tuple(map(parse_shape, shapes)), example=example, output_names=output_names or ()
+    )
     given: dict[str, Any] = {"samples": samples} if samples is not None else {}
     given |= {"bias_correction": True} if bias_correction else {}
     given |= {"auto": {"target": target, "top": top}} if auto_precision else {}

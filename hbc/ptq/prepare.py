@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
 
-def prepare(source: str | Path | bytes | ModelProto, options: CompileOptions) -> Module:
+def prepare(source: str | Path | bytes | ModelProto | object, options: CompileOptions) -> Module:
     """The float model `source` after normalising and fusing, ready for quantize and dequantize ops.
 
     QuantizeError where it is quantised already, FrontendError where it can't be taken in.

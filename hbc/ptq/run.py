@@ -35,7 +35,7 @@ Reader = Callable[[Sequence[TensorInfo]], "Sequence[Mapping[str, npt.ArrayLike]]
 
 
 def quantize_model(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     options: CompileOptions,
     *,
     calib: str | Path | Reader | Sequence[Mapping[str, npt.ArrayLike]],
