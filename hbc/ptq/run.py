@@ -13,12 +13,14 @@ from hbc import samples as reading
 from hbc.ir import ops
 from hbc.ir.core import Module, Value
 from hbc.options import CompileOptions
+from hbc.words import plural
 from hbc_runtime.program import TensorInfo
 
 from .auto import raise_worst, sensitivity
-from .collect import OnStep, checked, collect, inputs_of
+from .collect import OnStep, Sample, checked, collect, inputs_of
 from .config import QuantizeConfig
 from .correct import corrections
+from .equalise import equalise
 from .legalise import Quantised, Settler
 from .measure import Losses, measure_losses
 from .precision import nodes_of, require_tensors, wishes
@@ -60,6 +62,7 @@ def quantize_model(
     wanted = wishes(module, rules)
     samples = checked(module, _read(module, calib, preprocess))[: rules.samples]
     few = samples[: rules.measured]
+    notes = _equalised(module, rules, samples, on_step, threads) if rules.equalise else ()
 
     def watch(values: Sequence[Value]) -> dict[Value, Any]:
         return collect(module, values, samples, on_step, threads)
@@ -81,7 +84,19 @@ def quantize_model(
     losses = measure_losses(module, made, few, on_step, histograms=histograms, threads=threads)
     where = str(source) if isinstance(source, str | Path) else module.metadata.get("source", "model")
     return _result(
-        where, module, made, losses, len(samples), len(few), ranked, raised, (*wanted.notes, *more), len(fixed)
+        where, module, made, losses, len(samples), len(few), ranked, raised, (*notes, *wanted.notes, *more), len(fixed)
+    )
+
+
+def _equalised(
+    module: Module, rules: QuantizeConfig, samples: Sequence[Sample], on_step: OnStep | None, threads: int
+) -> tuple[str, ...]:
+    """Equalise, but for tensors that the configuration names; what to say of it."""
+    done = equalise(module, samples, keep=frozenset(rules.tensors), on_step=on_step, threads=threads)
+    if not done:
+        return ()
+    return (
+        f"the channels between {plural(done, 'pair')} of products are equalised: they differ by factors that cancel",
     )
 
 
