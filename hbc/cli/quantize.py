@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hbc.files import check_writable, write_atomically
 from hbc.options import CompileOptions, parse_shape
 from hbc.ptq import QuantizeResult
 from hbc.ptq.read_config import read_config
+from hbc.samples.images import SUFFIXES as IMAGE_SUFFIXES
 
 from .console import Screen
 from .inputs import preprocess_option, reader
@@ -109,6 +110,9 @@ def command(
     given |= {"auto": {"target": target, "top": top}} if auto_precision else {}
     rules = read_config(config)
     rules = read_config({**rules.model_dump(exclude_unset=True), **given})
+    preprocess = preprocess or rules.preprocess
+    if preprocess is None and _images(calib):
+        out.warn("the images are read as reals from 0 to 255; --preprocess says how the model takes them")
     with _progress(out) as on_step:
         result = quantize_model(
             model,
@@ -123,6 +127,13 @@ def command(
     _write(out, result, output, json_file, html_file)
     if STDOUT not in {json_file, output}:
         show(out, result, output, everything)
+
+
+def _images(calib: Sequence[str]) -> bool:
+    """True where a file or a folder of the samples holds images."""
+    paths = [Path(text.rpartition("=")[2] if not Path(text).exists() else text) for text in calib]
+    files = [p for path in paths for p in (path.iterdir() if path.is_dir() else [path])]
+    return any(p.suffix.lower() in IMAGE_SUFFIXES for p in files)
 
 
 @contextmanager

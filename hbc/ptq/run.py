@@ -60,7 +60,7 @@ def quantize_model(
     rules = read_config(config)
     module = prepare(source, options)
     wanted = wishes(module, rules)
-    samples = checked(module, _read(module, calib, preprocess))[: rules.samples]
+    samples = checked(module, _read(module, calib, preprocess or _stated(rules)))[: rules.samples]
     few = samples[: rules.measured]
     notes = _equalised(module, rules, samples, on_step, threads) if rules.equalise else ()
 
@@ -98,6 +98,10 @@ def _equalised(
     return (
         f"the channels between {plural(done, 'pair')} of products are equalised: they differ by factors that cancel",
     )
+
+
+def _stated(rules: QuantizeConfig) -> Preprocess | None:
+    return None if rules.preprocess is None else reading.parse_preprocess(rules.preprocess)
 
 
 def _read(
