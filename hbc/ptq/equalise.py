@@ -27,8 +27,8 @@ from hbc.ir.ops.unary import LeakyRelu
 from hbc.passes.matching import const_value, is_default_clip
 
 from .collect import OnStep, Sample
-from .prepare import WEIGHTED
 from .runner import Runner
+from .split_norm import WEIGHTED
 
 EQUALISED = "/equalised"  # behind the name of a tensor that isn't the float model's any more: nobody is to compare them
 MOST = 100.0  # of a factor against another: a channel that is all but dead would make weights without bounds

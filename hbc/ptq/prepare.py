@@ -19,11 +19,10 @@ from hbc.passes.matching import const_value, is_default_clip
 from hbc.words import plural
 
 from .errors import QuantizeError
+from .split_norm import WEIGHTED, split_norms
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
 
 def prepare(source: str | Path | bytes | ModelProto | object, options: CompileOptions) -> Module:
@@ -36,6 +35,7 @@ def prepare(source: str | Path | bytes | ModelProto | object, options: CompileOp
     module = lower_model(source, options, stop_after="fuse")
     for op in module.graph.walk(ops.Binary):
         fold_affine(module, op)
+    split_norms(module)
     Dce().run(module, Target(options.march, options.arith))
     name_values(module)
     return module
