@@ -20,6 +20,7 @@ from hbc.words import plural
 
 from .errors import QuantizeError
 from .split_norm import WEIGHTED, split_norms
+from .volumes import take_volumes_apart
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -33,6 +34,7 @@ def prepare(source: str | Path | bytes | ModelProto | object, options: CompileOp
     loaded = lower_model(source, options, stop_after="load")
     _refuse_quantised(loaded)
     module = lower_model(source, options, stop_after="fuse")
+    take_volumes_apart(module)
     for op in module.graph.walk(ops.Binary):
         fold_affine(module, op)
     split_norms(module)
