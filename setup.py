@@ -51,6 +51,7 @@ setup(
     package_dir={"hbc_runtime": "runtime"},  # "runtime" would claim a generic top-level name
     package_data={
         "hbc": ["py.typed"],
+        "hbc.debug": ["page.css", "page.js"],
         "hbc.perf": ["boards.json", "page.css", "page.js"],
         "hbc.verify": ["page.css", "page.js"],
         "hbc_runtime": ["py.typed"],

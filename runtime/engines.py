@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .binding import batched
 from .cpu import CpuRunner
+from .direct import DirectRuns
 from .errors import OutOfMemory
 from .isa import Instruction
 from .outline import Outline
@@ -21,11 +22,16 @@ if TYPE_CHECKING:  # llvmlite loads with it: reading and the reference engine do
 
 Array = npt.NDArray[Any]
 Runners = Mapping[int, CpuRunner]  # by segment number
+Direct = Callable[[Mapping[str, npt.ArrayLike]], "dict[str, Array] | None"]
 AT_ONCE = 16  # batches per thread in one call of machine code, which Ctrl-C has to wait for
 
 
 class Engine(Protocol):
-    """Runs a model on arrays that fit it; thread-safe."""
+    """Runs a model on arrays that fit it; thread-safe. `direct` is a short way to do so, where there is one."""
+
+    @property
+    def direct(self) -> Direct | None:
+        """From what a user passes to the outputs by name; it returns None where the long way has to be taken."""
 
     def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
         """The model's outputs, new arrays, in its order. Both hold `count` batches, one behind the other."""
@@ -36,6 +42,8 @@ class Engine(Protocol):
 
 class ReferenceEngine:
     """The reference: values in a dict, no arena."""
+
+    direct = None
 
     def __init__(self, model: Model, runners: Runners) -> None:
         self.model = model
@@ -116,6 +124,8 @@ class JitEngine:
         self.constants_at = _address(self.constants)
         self.arenas: list[tuple[int, Array]] = []  # with their addresses; append and pop are atomic
         self.teams: list[tuple[int, Array]] = []  # an arena per thread
+        self.runs = DirectRuns(outline, jit, self.constants_at) if DirectRuns.serves(outline) else None
+        self.direct: Direct | None = None if self.runs is None else self.runs.run
 
     def run(self, inputs: Sequence[Array], count: int = 1) -> list[Array]:
         outputs = [np.empty(_room(batched(o.shape, count)), o.dtype.numpy) for o in self.outline.outputs]
@@ -162,6 +172,8 @@ class JitEngine:
         self.jit.close()
         self.arenas.clear()
         self.teams.clear()
+        if self.runs is not None:
+            self.runs.frames.clear()
 
     def _store(self, t: Tensor, y: Array, arena: Array, inputs: Sequence[Array], outputs: list[Array]) -> None:
         if t.is_dynamic:  # an output that nothing else touches: the array itself

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import cached_property
 from types import TracebackType
@@ -51,8 +50,7 @@ class Session:
             self._loaded.machine_code(threads, trust=trust_native_code) if engine == "jit" else self._reference
         )
         self._rounding = border_rounding(self._loaded.outline.march, self._loaded.outline.arith)
-        self._lock = threading.Lock()
-        self._running = 0
+        self._running: list[None] = []  # an entry per run under way: append and pop are atomic
         self._closed = False
 
     @property
@@ -86,17 +84,32 @@ class Session:
         That needs a model all of whose inputs and outputs have the same size on their first axis. Raises InputMismatch
         where inputs do not fit.
         """
-        with self._open_engine():
-            outputs = self._engine.run(*bind_batches(self.inputs, self.outputs, inputs, self._rounding))
-        return {info.name: y for info, y in zip(self.outputs, outputs, strict=True)}
+        self._enter()
+        try:
+            engine = self._engine
+            if engine.direct is not None:
+                found = engine.direct(inputs)
+                if found is not None:
+                    return found
+            outputs = engine.run(*bind_batches(self.inputs, self.outputs, inputs, self._rounding))
+            return {info.name: y for info, y in zip(self.outputs, outputs, strict=True)}
+        except MemoryError as err:
+            raise _out_of_memory(err) from err
+        finally:
+            self._leave()
 
     def intermediates(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """Every tensor that a run computes, inputs and outputs among them, by name: the reference engine's integers.
 
         A name that several tensors carry gets `#` and the tensor's index from the second one on.
         """
-        with self._open_engine():
+        self._enter()
+        try:
             values = self._reference.values(bind(self.model.inputs, inputs, self._rounding))
+        except MemoryError as err:
+            raise _out_of_memory(err) from err
+        finally:
+            self._leave()
         named: dict[str, Array] = {}
         for i, y in sorted(values.items()):
             name = self.model.tensors[i].name
@@ -111,10 +124,8 @@ class Session:
 
     def close(self) -> None:
         """Give back the machine code and the memory; runs under way still finish. A closed session does not run."""
-        with self._lock:
-            self._closed = True
-            idle = self._running == 0
-        if idle:
+        self._closed = True
+        if not self._running:
             self._engine.close()
 
     def __reduce__(self) -> str:
@@ -129,39 +140,20 @@ class Session:
     ) -> None:
         self.close()
 
-    def _open_engine(self) -> _Opened:
-        """Keep the engine alive meanwhile: whoever leaves a closed session last closes the engine."""
-        return _Opened(self)
-
     def _enter(self) -> None:
-        with self._lock:
-            if self._closed:
-                msg = "the session is closed; make a new Session to run the model again"
-                raise SessionClosed(msg)
-            self._running += 1
+        """A run begins. It is counted before it looks: either it sees the session closed, or `close` sees the run."""
+        self._running.append(None)
+        if self._closed:
+            self._running.pop()
+            msg = "the session is closed; make a new Session to run the model again"
+            raise SessionClosed(msg)
 
-    def _leave(self) -> bool:
-        with self._lock:
-            self._running -= 1
-            return self._closed and self._running == 0
+    def _leave(self) -> None:
+        """A run ends. Whoever leaves a closed session last closes the engine; closing it twice does no harm."""
+        self._running.pop()
+        if self._closed and not self._running:
+            self._engine.close()
 
 
-class _Opened:
-    """What `_open_engine` gives: a class, as a generator would take a microsecond longer."""
-
-    __slots__ = ("session",)
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __enter__(self) -> None:
-        self.session._enter()  # noqa: SLF001 - a part of Session
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.session._leave():  # noqa: SLF001
-            self.session._engine.close()  # noqa: SLF001
-        if isinstance(err, MemoryError):
-            msg = f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}"
-            raise OutOfMemory(msg) from err
+def _out_of_memory(err: MemoryError) -> OutOfMemory:
+    return OutOfMemory(f"a run of this model needs more memory than this machine has{f' ({err})' if str(err) else ''}")

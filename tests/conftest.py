@@ -22,3 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """True where golden files are to be rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_models_are_shared() -> None:
+    """Threads share the smallest models, too, which they would leave to one of them: tests are about their sharing."""
+    from hbc_runtime.jit import engine
+
+    engine.WORTH = 0

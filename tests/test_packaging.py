@@ -80,7 +80,7 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> No
     files = {n for n in wheel.namelist() if ".dist-info/" not in n}
     modules = source_files("hbc", "hbc") | source_files("runtime", "hbc_runtime")
     assert {n for n in files if n.endswith(".py")} == modules
-    page = {f"hbc/{part}/page.{kind}" for part in ("perf", "verify") for kind in ("css", "js")}
+    page = {f"hbc/{part}/page.{kind}" for part in ("debug", "perf", "verify") for kind in ("css", "js")}
     data = {"hbc/py.typed", "hbc_runtime/py.typed", "hbc_runtime/hbm/schema.fbs", "hbc/perf/boards.json", *page}
     assert {n for n in files if not n.endswith(".py")} == data
 

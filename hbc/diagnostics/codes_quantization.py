@@ -120,3 +120,52 @@ class NotCalibrated(Diagnostic):
         why="no data went through it while it observed",
         hint="calibrate(model, loader), or train in state QAT, before converting",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarchDiffers(Diagnostic):
+    """A model was trained with one chip's arithmetic and is compiled for another's."""
+
+    CODE = "E0920"
+    EXAMPLE = case(
+        title="this model is prepared for nash-e, and bayes computes other integers",
+        why="nash-e and bayes round inputs differently",
+        hint="set_march('bayes') before prepare, or compile for nash-e",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormInTraining(Diagnostic):
+    """A batch norm takes statistics of calibration data, as its model is in training mode."""
+
+    CODE = "E0921"
+    EXAMPLE = case(
+        title="the batch norm of 'stem.conv' is in training mode while the model is calibrated",
+        why="its statistics would follow the calibration data",
+        hint="model.eval() before the calibration; calibrate(model, loader) does that",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CannotTrace(Diagnostic):
+    """torch.jit.trace was called on a model whose integers it can't write down."""
+
+    CODE = "E0922"
+    EXAMPLE = case(
+        title="a FixedPointModel can't be traced",
+        why="its program runs outside of torch; the trace would hold this input's results as constants",
+        hint="model.save('model.hbm') keeps it; trace the prepared model for a TorchScript file",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotEager(Diagnostic):
+    """`prepare(method="eager")` swaps modules; what the forward does besides has no place for a scale."""
+
+    CODE = "E0923"
+    EXAMPLE = case(
+        title="add is called on a quantised tensor",
+        loc="forward of module 'layer1.0'",
+        why="a function has no place for a scale of its own",
+        hint="self.add = FloatFunctional() in __init__, and self.add.add(…) here; or method='capture'",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -50,8 +51,12 @@ def print_type(t: TensorType) -> str:
     return f"tensor<{dims}{t.dtype.text}{quant}>"
 
 
+@lru_cache(maxsize=1024)
 def print_quant(q: Quant) -> str:
-    """`q<0.05:-3>`, or `q<axis=0, [0.1, 0.2]:[0, 0]>`."""
+    """`q<0.05:-3>`, or `q<axis=0, [0.1, 0.2]:[0, 0]>`.
+
+    Kept, as the verifier words what it expects after every pass, and a weight has a scale per channel.
+    """
     scales = [dense.quant_float_text(s) for s in q.scale]
     if q.axis is None:
         return f"q<{scales[0]}:{q.zero_point[0]}>"

@@ -8,32 +8,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
+from hbc.diagnostics import CannotTrace, MarchDiffers
 from hbc.driver import Compiled, lower_model
 from hbc.driver import compile_model as compile_onnx
 from hbc.files import write_atomically
 from hbc.ir.core import Module
-from hbc.options import CompileOptions
+from hbc.ir.semantics import Semantics
+from hbc.options import CompileOptions, march_named
 from hbc_runtime import Session
 
 from .capturing import Interface, arguments, check_devices
+from .eager import as_graph
 from .emit import to_onnx
+from .errors import trouble
+from .fake_quantize import is_tracing
+from .march import has_int16
+from .onnx_writer import Form
 from .pytree import fill
-from .states import require_prepared
+from .states import require_calibrated, require_prepared
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["FixedPointModel", "compile_model", "convert", "export", "export_to_onnx"]
+__all__ = ["FixedPointModel", "compile_model", "convert", "export", "export_quantized_onnx", "export_to_onnx"]
 
 
-def _proto(model: nn.Module, example_inputs: Any, verb: str, name: str, outputs: Sequence[str] | None) -> ModelProto:
+def _proto(
+    model: nn.Module,
+    example_inputs: Any,
+    verb: str,
+    name: str,
+    outputs: Sequence[str] | None,
+    form: Form = "compiled",
+) -> ModelProto:
     require_prepared(model, verb)
-    assert isinstance(model, fx.GraphModule)
+    require_calibrated(model)
     args = arguments(example_inputs)
+    model.meta["interface"].leaves(args)
     check_devices(model, args)
-    return to_onnx(model, args, name, outputs)
+    return to_onnx(as_graph(model, args), args, name, outputs, form)
 
 
 def _name(model: nn.Module) -> str:
@@ -43,13 +58,28 @@ def _name(model: nn.Module) -> str:
 def export_to_onnx(
     model: nn.Module, example_inputs: Any, path: str | Path | None = None, *, output_names: Sequence[str] | None = None
 ) -> ModelProto:
-    """The model as QDQ ONNX of opset 21, int16 and narrow ranges included; written to `path` where one is given.
+    """The model as QDQ ONNX, int16 and narrow ranges included; written to `path` where one is given.
 
     Weights are integers with their scales, biases float32. ONNX Runtime runs it: in float32, so that results may differ
-    from the program's by single quanta per layer. Raises QuantizationError for a float model or an operation without
-    an ONNX form.
+    from the program's by 1 quantum per layer. The opset is 20, with int16 in the domain com.microsoft; 21 for a group
+    norm. Raises QuantizationError for a float model or an operation without an ONNX form.
     """
-    proto = _proto(model, example_inputs, "export_to_onnx", _name(model), output_names)
+    return _written(_proto(model, example_inputs, "export_to_onnx", _name(model), output_names, "file"), path)
+
+
+def export_quantized_onnx(
+    model: nn.Module, example_inputs: Any, path: str | Path | None = None, *, output_names: Sequence[str] | None = None
+) -> ModelProto:
+    """As `export_to_onnx`, with biases as the compiled program has them: int32 in steps of the accumulator.
+
+    Every parameter is an integer then. The form is QDQ, as ONNX's QLinear operators have no int16, no transposed
+    convolution, and neither sum nor activation inside of the accumulator.
+    """
+    proto = _proto(model, example_inputs, "export_quantized_onnx", _name(model), output_names, "quantized")
+    return _written(proto, path)
+
+
+def _written(proto: ModelProto, path: str | Path | None) -> ModelProto:
     if path is not None:
         write_atomically(Path(path), proto.SerializeToString())
     return proto
@@ -58,7 +88,7 @@ def export_to_onnx(
 def export(
     model: nn.Module, example_inputs: Any, *, name: str | None = None, output_names: Sequence[str] | None = None
 ) -> Module:
-    """The model as a module of hbc's IR, scales verbatim, before any pass; `str(module)` is `.hbir` text."""
+    """The model as a module of hbc's IR, scales verbatim, before any pass; `hbc.ir.printer` prints it."""
     require_prepared(model, "export")
     proto = _proto(model, example_inputs, "export", name or _name(model), output_names)
     options = CompileOptions(march=model.meta["march"], name=name or _name(model))  # type: ignore[index, arg-type]
@@ -77,15 +107,32 @@ def compile_model(
 ) -> Compiled:
     """Compile a prepared model for its march; written to `hbm` where a path is given.
 
-    `options`: the other fields of `hbc.CompileOptions`.
+    `options`: the other fields of `hbc.CompileOptions`. QuantizationError (MarchDiffers) for a march whose integers are
+    others than those that the model was trained with.
     """
     require_prepared(model, "compile_model")
+    _check_march(model, march)
     proto = _proto(model, example_inputs, "compile_model", name or _name(model), output_names)
     chosen = march or model.meta["march"]  # type: ignore[index]
     compiled = compile_onnx(proto, CompileOptions.of(march=chosen, name=name or _name(model), **options))
     if hbm is not None:
         compiled.save(hbm)
     return compiled
+
+
+def _check_march(model: nn.Module, march: str | None) -> None:
+    own = str(model.meta["march"])  # type: ignore[index]
+    other = own if march is None else march_named(str(getattr(march, "value", march)))
+    a, b = Semantics(own), Semantics(other)
+    if (a.rounding, a.bias_is_16_bit, has_int16(own)) == (b.rounding, b.bias_is_16_bit, has_int16(other)):
+        return
+    what = "round inputs" if a.rounding is not b.rounding else "store biases"
+    raise trouble(
+        f"this model is prepared for {own}, and {other} computes other integers",
+        why=f"{own} and {other} {what} differently",
+        hint=f"set_march({other!r}) before prepare, or compile for {own}",
+        kind=MarchDiffers,
+    )
 
 
 class FixedPointModel(nn.Module):
@@ -101,6 +148,10 @@ class FixedPointModel(nn.Module):
         self._session: Session | None = None
 
     def forward(self, *args: Any) -> Any:
+        if is_tracing():
+            why = "its program runs outside of torch; the trace would hold this input's results as constants"
+            hint = "model.save('model.hbm') keeps it; trace the prepared model for a TorchScript file"
+            raise trouble("a FixedPointModel can't be traced", why=why, hint=hint, kind=CannotTrace)
         leaves = self.interface.leaves(args)
         names = [name for name, _, _ in self.interface.inputs]
         feeds = {n: t.detach().cpu().numpy() for n, t in zip(names, leaves, strict=True)}
@@ -143,7 +194,7 @@ def convert(
     `example_inputs` gives the size of a batch; by default the shapes that the model was prepared with.
     """
     require_prepared(model, "convert")
-    assert isinstance(model, fx.GraphModule)
-    given = model.meta["example_inputs"] if example_inputs is None else example_inputs
+    meta: dict[str, Any] = model.meta  # type: ignore[assignment]
+    given = meta["example_inputs"] if example_inputs is None else example_inputs
     compiled = compile_model(model, given, **options)
-    return FixedPointModel(compiled, model.meta["interface"], engine, threads)
+    return FixedPointModel(compiled, meta["interface"], engine, threads)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -13,14 +14,16 @@ from onnx import TensorProto
 from torch import Tensor, fx, nn
 
 from hbc.diagnostics import NotExportable
+from hbc_runtime import numerics
 
 from .capturing import OUTPUTS, Interface, capture
 from .errors import trouble
 from .fake_quantize import FakeQuantize
 from .onnx_rules import RULES, Call, pair
-from .onnx_writer import NUMPY, Writer
-from .ops import constant_of, operation
+from .onnx_writer import NUMPY, Form, Writer
+from .ops import constant_of, is_kept, operation
 from .pytree import take
+from .segment_lut import Opened, SegmentLUT
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
 
 ELEM_TYPES = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64, torch.bool: TensorProto.BOOL}
@@ -37,31 +40,47 @@ def shaped(module: fx.GraphModule, args: Sequence[Any]) -> None:
                 n.meta["shape"], n.meta["dtype"] = tuple(out.shape), out.dtype
             return out
 
-    with torch.no_grad():
-        Shapes(module, garbage_collect_values=True).run(*args)
+    with torch.no_grad(), in_eval(module):
+        interpreter = Shapes(module, garbage_collect_values=True)
+        interpreter.extra_traceback = False  # it would rewrite what our errors say
+        interpreter.run(*args)
+
+
+@contextmanager
+def in_eval(module: nn.Module) -> Iterator[None]:
+    """Eval mode meanwhile, so that batch norms keep their statistics; then each part's own mode again."""
+    training = {m: m.training for m in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in training.items():
+            part.training = mode
 
 
 def to_onnx(
-    module: fx.GraphModule, args: Sequence[Any], name: str, output_names: Sequence[str] | None = None
+    module: fx.GraphModule,
+    args: Sequence[Any],
+    name: str,
+    output_names: Sequence[str] | None = None,
+    form: Form = "compiled",
 ) -> onnx.ModelProto:
     """The whole model; inputs and outputs have the names of the user's structures."""
     modes = {u: u.mode for u in module.modules() if isinstance(u, QuantizedUnit)}
     for unit in modes:
         unit.mode = "plain"
-    training = module.training
-    module.eval()
     try:
-        shaped(module, args)
-        return _Emitter(module).model(name, output_names)
+        with in_eval(module):
+            shaped(module, args)
+            return _Emitter(module, Writer(form)).model(name, output_names)
     finally:
-        module.train(training)
         for unit, mode in modes.items():
             unit.mode = mode
 
 
 class _Emitter:
-    def __init__(self, module: fx.GraphModule, writer: Writer | None = None) -> None:
-        self.module, self.writer = module, writer or Writer()
+    def __init__(self, module: fx.GraphModule, writer: Writer) -> None:
+        self.module, self.writer = module, writer
         self.modules: dict[str, nn.Module] = dict(module.named_modules())
         self.values: dict[fx.Node, Any] = {}
 
@@ -111,6 +130,7 @@ class _Emitter:
             return
         found = self.modules.get(str(node.target)) if node.op == "call_module" else None
         self.writer.prefix = str(node.target) if node.op == "call_module" else str(node.meta.get("scope") or node.name)
+        before = self._parted(node, found)
         if isinstance(found, QuantizedUnit):
             result: Any = self._unit(found, [self.values[a] for a in node.args if isinstance(a, fx.Node)])
         elif node.target is take:
@@ -118,11 +138,36 @@ class _Emitter:
             result = take(self.values[source], tuple(path))
         elif getattr(node.target, "is_wrapped", False):
             result = self._whole(node)
+        elif isinstance(found, SegmentLUT):
+            (source,) = node.all_input_nodes
+            result = self._inlined(Opened(found), [source])
         else:
             result = self.operation(node, found)
+        self.values.update(before)
         self.values[node] = result
         if isinstance(result, str) and "shape" in node.meta:
             self.writer.shapes[result] = node.meta["shape"]
+
+    def _parted(self, node: fx.Node, module: nn.Module | None) -> dict[fx.Node, Any]:
+        """Barriers between what is kept on the CPU and what isn't, across which no pass computes.
+
+        The node reads them; what their operands were is returned, for other readers.
+        """
+        before: dict[fx.Node, Any] = {}
+        if self.writer.portable:
+            return before
+        for operand in node.all_input_nodes:
+            value = self.values.get(operand)
+            enters = is_kept(node, self.modules) and isinstance(self._module(operand), QuantizedUnit)
+            leaves = isinstance(module, QuantizedInput) and is_kept(operand, self.modules)
+            if (enters or leaves) and isinstance(value, str):
+                scope = str(node.target if node.op == "call_module" else node.meta.get("scope") or node.name)
+                before[operand] = value
+                self.values[operand] = self.writer.barrier(value, scope)
+        return before
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.modules.get(str(node.target)) if node.op == "call_module" else None
 
     def operation(self, node: fx.Node, module: nn.Module | None) -> Any:
         """An operation in reals."""
@@ -154,8 +199,12 @@ class _Emitter:
         target: Any = node.target
         inner = _Function(target.__wrapped__, node.args, node.kwargs)
         tensors = list(dict.fromkeys(node.all_input_nodes))
+        return self._inlined(inner.bound(tensors), tensors)
+
+    def _inlined(self, model: nn.Module, tensors: list[fx.Node]) -> Any:
+        """What a module computes of some nodes, operation by operation."""
         examples = tuple(torch.zeros(n.meta["shape"], dtype=n.meta["dtype"]) for n in tensors)
-        graph = capture(inner.bound(tensors), examples)
+        graph = capture(model, examples)
         part = _Emitter(graph, self.writer)
         holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         part.values = {h: self.values[t] for h, t in zip(holders, tensors, strict=False)}
@@ -226,7 +275,7 @@ class _Emitter:
         axis = 1 if linear else unit.axis
         weight = weight.T if linear else weight
         value = w.const(weight, name) if scale is None else w.weight(weight, scale, axis, name)
-        b = None if bias is None else w.const(bias.astype(np.float32), f"{w.prefix}.bias")
+        b = None if bias is None else self._bias(unit, bias, scale)
         if linear:
             y = str(w.op("MatMul", [x, value]))
             return y if b is None else str(w.op("Add", [y, b]))
@@ -240,6 +289,16 @@ class _Emitter:
         if unit.transposed:
             return str(w.op("ConvTranspose", operands, output_padding=pair(g["output_padding"], n), **fields))
         return str(w.op("Conv", operands, **fields))
+
+    def _bias(self, unit: QuantizedWeighted, bias: np.ndarray, scale: np.ndarray | None) -> str:
+        """float32; or int32 in steps of the accumulator, where that holds it."""
+        w, name = self.writer, f"{self.writer.prefix}.bias"
+        source = unit.sources[0] if unit.sources else None
+        if w.integer_bias and scale is not None and source is not None:
+            steps = float(source.scale.detach()[0]) * np.resize(scale.astype(np.float64), unit.out_channels)
+            if float(np.abs(bias / steps).max(initial=0.0)) < numerics.I32_MAX:
+                return w.weight(numerics.bias_to_accumulator(bias, steps).astype(np.int32), steps, 0, name)
+        return w.const(bias.astype(np.float32), name)
 
 
 def _pads(geometry: dict[str, Any], kernel: tuple[int, ...]) -> list[int]:

@@ -16,7 +16,9 @@ def trouble(title: str, *, where: str = "", why: str = "", hint: str = "", kind:
 
 def no_such(what: str, name: str, known: Iterable[str]) -> HbcError:
     """OptionError for a name that nothing has: the nearest names, or the first ones that there are."""
-    names = sorted(set(known))
+    names = sorted(n for n in set(known) if n and not n.startswith("_"))
     listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    hint = nearest(name, names) or f"there are {listed}"
+    ends = [n for n in names if name.endswith(f".{n}") or n.endswith(f".{name}")]  # a prefix too much
+    meant = " or ".join(repr(n) for n in sorted(ends, key=len, reverse=True)[:3])
+    hint = f"did you mean {meant}?" if meant else nearest(name, names) or f"there are {listed}"
     return OptionError(UnknownName(kind=what, name=name, title=f"there is no {what} {name!r}", hint=hint))

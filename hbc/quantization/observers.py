@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,12 @@ class RangeObserver(Observer):
             self.high.lerp_(high.to(self.high.dtype), self.averaging)
         self.seen = True
         self.batches += 1
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """A range that was loaded has been seen: a moving average goes on from it."""
+        super()._load_from_state_dict(*args, **kwargs)
+        if bool(((self.low != 0) | (self.high != 0)).any()):
+            self.seen, self.batches = True, max(self.batches, 1)
 
     def threshold(self, spec: FakeQuantSpec) -> Tensor:
         return torch.maximum(self.low.abs(), self.high.abs())

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+Form = Literal["compiled", "file", "quantized"]
 OPSET = 21  # the first whose QuantizeLinear has int16
+PORTABLE = 20  # ONNX Runtime 1.32 fails on 8-bit models of opset 21: it gives Q nodes that it adds no zero point's type
+IR_VERSIONS = {OPSET: 10, PORTABLE: 9}
+NEEDS_21 = {"GroupNormalization"}  # whose scale was per group before
 DTYPES = {"int8": TensorProto.INT8, "int16": TensorProto.INT16}
+QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 NUMPY = {"int8": np.int8, "int16": np.int16}
 
 
 class Writer:
-    """Nodes and initializers under names that are given once."""
+    """Nodes and initializers under names that are given once.
 
-    def __init__(self) -> None:
+    Forms: `compiled` is opset 21, for hbc. `file` has opset 20 where it can; int16 is quantised by ONNX Runtime's own
+    operators then (domain com.microsoft). `quantized` is a file whose biases are int32.
+    """
+
+    def __init__(self, form: Form = "compiled") -> None:
+        self.portable, self.integer_bias = form != "compiled", form == "quantized"
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -51,6 +61,12 @@ class Writer:
         self.constants.append(numpy_helper.from_array(np.array(array, order="C"), found))
         return found
 
+    def barrier(self, x: str, name: str) -> str:
+        """`x`, as hbc takes it: nothing is fused across."""
+        found = self.op("Barrier", [x], name=f"{name}/barrier", domain="hbc")
+        self.shapes[found] = self.shapes.get(x, ())
+        return str(found)
+
     def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> str:
         """An input of the model."""
         found = self.free(name)
@@ -67,8 +83,12 @@ class Writer:
         """QuantizeLinear (and a Clip of a narrow range), then DequantizeLinear; scales verbatim."""
         s = self.const(np.float32(scale.reshape(-1)[0]), f"{name}/scale")
         z = self.const(NUMPY[dtype](0), f"{name}/zero_point")
+        on_reals = narrow and self.portable and dtype == "int16"  # ONNX Runtime has no Clip of int16
+        if on_reals:
+            least = self.const(np.float32(-np.iinfo(np.int16).max) * np.float32(scale.reshape(-1)[0]))
+            x = self.op("Clip", [x, least], name=f"{name}/narrow")
         q = self.op("QuantizeLinear", [x, s, z], name=f"{name}/quantize")
-        if narrow:
+        if narrow and not on_reals:
             limits = np.iinfo(NUMPY[dtype])
             low, high = self.const(NUMPY[dtype](-limits.max)), self.const(NUMPY[dtype](limits.max))
             q = self.op("Clip", [q, low, high], name=f"{name}/narrow")
@@ -82,7 +102,22 @@ class Writer:
         return str(self.op("DequantizeLinear", [w, s, z], name=f"{name}/dequantize", axis=axis))
 
     def model(self, name: str) -> onnx.ModelProto:
-        """The model, of ONNX opset 21."""
+        """The model, of ONNX opset 21, or of 20 where it is portable and can be."""
+        opset = PORTABLE if self.portable and not NEEDS_21 & {n.op_type for n in self.nodes} else OPSET
+        opsets = [helper.make_opsetid("", opset)]
+        if opset == PORTABLE and self._move_int16():
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        if any(n.domain == "hbc" for n in self.nodes):
+            opsets.append(helper.make_opsetid("hbc", 1))
         graph = helper.make_graph(self.nodes, name or "model", self.inputs, self.outputs, self.constants)
-        opsets = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(graph, opset_imports=opsets, producer_name="hbc.quantization", ir_version=10)
+        return helper.make_model(
+            graph, opset_imports=opsets, producer_name="hbc.quantization", ir_version=IR_VERSIONS[opset]
+        )
+
+    def _move_int16(self) -> bool:
+        """Q and DQ nodes of int16 into ONNX Runtime's domain; were there any?"""
+        wide = {c.name for c in self.constants if c.data_type == TensorProto.INT16}
+        moved = [n for n in self.nodes if n.op_type in QUANTIZERS and n.input[2] in wide]
+        for node in moved:
+            node.domain = "com.microsoft"
+        return bool(moved)

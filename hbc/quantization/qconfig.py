@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from hbc.diagnostics import OptionError, error
 
 from .errors import no_such
-from .fake_quantize import FakeQuantSpec
+from .fake_quantize import BITS, FakeQuantSpec
 
 WEIGHT = FakeQuantSpec("int8", "min-max")
 
@@ -28,7 +28,7 @@ class UnitInfo:
 
     `name`: its module's name. `kind`: the operation. `is_weighted`: it has a weight. `is_tail`: nothing quantised reads
     its result. `can_be_wide`: it may return its i32 accumulator; `why_not` says why it can't. `feeds_grid`: it is
-    on the way from a product or an input to the grid of a grid_sample.
+    on the way from a product or an input to the grid of a grid_sample. `parts`: the modules that are fused into it.
     """
 
     name: str
@@ -38,6 +38,7 @@ class UnitInfo:
     can_be_wide: bool = False
     why_not: str = ""
     feeds_grid: bool = False
+    parts: tuple[str, ...] = ()
 
 
 class QConfigSetter(Protocol):
@@ -64,7 +65,7 @@ class DefaultSetter:
 
 @dataclass(frozen=True)
 class ModuleNameSetter:
-    """Qconfigs by module name; a name stands for everything inside of it, the longest one wins.
+    """Qconfigs by module name. A name stands for all inside of it, and for what it is fused into; the longest wins.
 
     A value is a QConfig, or `int8` or `int16` for the result's type.
     """
@@ -72,12 +73,17 @@ class ModuleNameSetter:
     by_name: Mapping[str, QConfig | str]
     base: QConfig = field(default_factory=QConfig)
 
+    def __post_init__(self) -> None:
+        for name, given in self.by_name.items():
+            require_qconfig(given, f"of {name!r}", or_dtype=True)
+
     def names(self) -> list[str]:
         """The names that a model must have."""
         return list(self.by_name)
 
     def __call__(self, unit: UnitInfo) -> QConfig | None:
-        fitting = [n for n in self.by_name if n in {"", unit.name} or unit.name.startswith(f"{n}.")]
+        own = (unit.name, *unit.parts)
+        fitting = [n for n in self.by_name if n in {"", *own} or any(o.startswith(f"{n}.") for o in own)]
         if not fitting:
             return None
         found = self.by_name[max(fitting, key=len)]
@@ -121,12 +127,24 @@ class SensitiveOpSetter:
         return QConfig((self.base.output or FakeQuantSpec()).changed(dtype="int16"), self.base.weight)
 
 
+def require_qconfig(given: object, whose: str, *, or_dtype: bool = False) -> None:
+    """OptionError for what is no QConfig, nor, where that is allowed, the name of a type of integers."""
+    if isinstance(given, QConfig):
+        return
+    if or_dtype and isinstance(given, str):
+        if given.removeprefix("q") not in BITS:
+            raise no_such("dtype", given, BITS)
+        return
+    hint = "give QConfig(FakeQuantSpec('int16'))" + (", or 'int8' or 'int16' for the result's type" if or_dtype else "")
+    raise error(OptionError, f"the qconfig {whose} is {given!r}", hint=hint)
+
+
 Setters = QConfigSetter | Sequence[QConfigSetter] | None
 
 
 def as_list(setters: Setters) -> list[QConfigSetter]:
     """Setters in their order, the default one last."""
-    given: list[Any] = [] if setters is None else list(setters) if isinstance(setters, Sequence) else [setters]
+    given: list[Any] = [] if setters is None else list(setters) if isinstance(setters, (list, tuple)) else [setters]
     for setter in given:
         if not callable(setter):
             hint = "give a setter, such as ModuleNameSetter({'head': 'int16'}), or a tuple of them"
@@ -141,6 +159,14 @@ def check_names(setters: Iterable[QConfigSetter], known: Iterable[str]) -> None:
         for name in getattr(setter, "names", list)():
             if name and name not in names:
                 raise no_such("module", name, names)
+
+
+def without_effect(setters: Iterable[QConfigSetter], units: Sequence[UnitInfo]) -> list[str]:
+    """A line for every name that a setter gives a qconfig to and that no operation belongs to."""
+    own = [name for unit in units for name in (unit.name, *unit.parts)]
+    names = [name for setter in setters for name in getattr(setter, "names", list)()]
+    idle = [n for n in names if n and not any(o == n or o.startswith(f"{n}.") for o in own)]
+    return [f"{name}: its qconfig has no effect, as nothing is quantised there" for name in idle]
 
 
 def pick(setters: Iterable[QConfigSetter], unit: UnitInfo) -> QConfig:

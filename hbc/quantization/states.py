@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hbc.diagnostics import NotPrepared, OptionError, StaleOptimizer, error
+from hbc.diagnostics import NotCalibrated, NotPrepared, OptionError, StaleOptimizer, error
 
-from .errors import no_such, trouble
+from .errors import SHOWN, no_such, trouble
 from .fake_quantize import FakeQuantize
 from .units import MODES, is_prepared, units_of
 
@@ -37,6 +37,22 @@ def require_prepared(model: object, verb: str) -> None:
             hint="model = prepare(model, example_inputs), calibrate it, then use that one",
             kind=NotPrepared,
         )
+
+
+def require_calibrated(model: nn.Module) -> None:
+    """NotCalibrated where a result of a prepared model has no scale; the message lists the first ones."""
+    fqs = [u.activation_post_process for u in units_of(model).values()]
+    missing = [fq.name for fq in fqs if fq is not None and not fq.is_ready()]
+    if not missing:
+        return
+    listed = ", ".join(repr(n) for n in missing[:SHOWN]) + (", …" if len(missing) > SHOWN else "")
+    raise trouble(
+        f"{len(missing)} of {len(fqs)} operations have no scale yet",
+        where=f"modules {listed}",
+        why="no data went through them while they observed",
+        hint="calibrate(model, loader), or train in state QAT, before this",
+        kind=NotCalibrated,
+    )
 
 
 def set_fake_quantize(model: nn.Module, state: FakeQuantState | str) -> None:
@@ -108,6 +124,7 @@ def calibrate(
             for batch in _shown(loader, steps, show=progress):
                 args = batch_arguments(batch, max(arguments) + 1, device)
                 if not count:
+                    model.meta["interface"].leaves(args)  # type: ignore[index, union-attr]
                     check_devices(model, args)
                 model(*args)
                 count += 1

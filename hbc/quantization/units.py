@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from .fake_quantize import FakeQuantize
+from hbc.diagnostics import NormInTraining, WrongDevice
 
+from .errors import trouble
+from .fake_quantize import FakeQuantize, is_tracing
+
+MARK = "_hbc_source"  # attribute of an eager unit's result: the FakeQuantize whose integers it holds
 MODES = ("auto", "exact", "plain")
 _FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: functional.conv1d,
@@ -40,6 +44,7 @@ class QuantizedUnit(nn.Module, abc.ABC):
     """
 
     is_unit = True
+    eager = False  # in a model of method="eager": where operands come from is seen at each call
     activation_post_process: FakeQuantize | None
 
     def __init__(self, name: str, march: str) -> None:
@@ -51,7 +56,7 @@ class QuantizedUnit(nn.Module, abc.ABC):
 
     def is_exact(self) -> bool:
         """True where this call computes the program's integers."""
-        if self.mode == "plain" or (self.mode == "auto" and self.training):
+        if self.mode == "plain" or (self.mode == "auto" and self.training) or is_tracing():
             return False
         fq = self.activation_post_process
         if fq is not None and not fq.quantizing:
@@ -59,6 +64,14 @@ class QuantizedUnit(nn.Module, abc.ABC):
         return bool(self.sources) and all(s is not None and s.quantizing for s in self.sources)
 
     def forward(self, *operands: Tensor) -> Tensor:
+        if self.eager:
+            self.sources = [getattr(x, MARK, s) for x, s in zip(operands, self.sources, strict=True)]
+        y = self._result(operands)
+        if self.eager:
+            setattr(y, MARK, self.activation_post_process)
+        return y
+
+    def _result(self, operands: Sequence[Tensor]) -> Tensor:
         if self.is_exact():
             from .exact import strategy
 
@@ -86,9 +99,24 @@ class QuantizedInput(QuantizedUnit):
 
     def is_exact(self) -> bool:
         fq = self.activation_post_process
-        if self.mode == "plain" or (self.mode == "auto" and self.training):
+        if self.mode == "plain" or (self.mode == "auto" and self.training) or is_tracing():
             return False
         return fq is not None and fq.quantizing
+
+    def forward(self, *operands: Tensor) -> Tensor:
+        self._check_device(operands[0])
+        return super().forward(*operands)
+
+    def _check_device(self, x: Tensor) -> None:
+        fq = self.activation_post_process
+        if fq is not None and x.device != fq.scale.device:
+            raise trouble(
+                "model and input are on different devices",
+                where=f"module {self.unit_name!r}",
+                why=f"its scale is on {fq.scale.device}, the input is on {x.device}",
+                hint=f"move the input, x.to({str(fq.scale.device)!r}), or all of the model",
+                kind=WrongDevice,
+            )
 
     def compute(self, *operands: Tensor) -> Tensor:
         return operands[0]
@@ -146,6 +174,7 @@ class QuantizedWeighted(QuantizedUnit):
     def compute(self, *operands: Tensor) -> Tensor:
         x = operands[0]
         if self.bn is not None and self.training and self.bn.training:
+            self._check_norm()
             y = self._with_batch_statistics(x)
         else:
             weight, bias = self.folded()
@@ -153,6 +182,16 @@ class QuantizedWeighted(QuantizedUnit):
         if self.has_addend:
             y = y + operands[1]
         return ACTIVATIONS[self.activation](y)
+
+    def _check_norm(self) -> None:
+        fq = self.weight_fake_quant
+        if fq.observing and not fq.quantizing:
+            raise trouble(
+                f"the batch norm of {self.unit_name!r} is in training mode while the model is calibrated",
+                why="its statistics would follow the calibration data",
+                hint="model.eval() before the calibration; calibrate(model, loader) does that",
+                kind=NormInTraining,
+            )
 
     def _with_batch_statistics(self, x: Tensor) -> Tensor:
         """Weights are quantised as they will be deployed; the batch norm sees the plain convolution."""

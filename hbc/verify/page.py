@@ -45,12 +45,15 @@ def page(result: VerifyResult) -> str:
     return document(title, body, _data(result))
 
 
-def document(title: str, sections: Iterable[str], data: object) -> str:
-    """A document of these sections, of which one holds the table `tensors` and its controls; `data`: for the script."""
+def document(title: str, sections: Iterable[str], data: object, script: str = "") -> str:
+    """A document of these sections, of which one holds the table `tensors` and its controls; `data`: for the script.
+
+    `script`: another one than that of such a table.
+    """
     body = [
         *sections,
         f'<script type="application/json" id="data">{_json(data)}</script>',
-        f"<script>{_file('page.js')}</script>",
+        f"<script>{script or _file('page.js')}</script>",
     ]
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'

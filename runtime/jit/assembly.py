@@ -46,7 +46,12 @@ def assemble(model: Model, machine: Host) -> Code:
 class _Kernel:
     function: ir.Function
     items: int
-    is_small: bool
+    cost: int  # elementary steps
+
+    @property
+    def is_small(self) -> bool:
+        """True where handing out its items costs more than they do."""
+        return self.items < 2 or self.cost < SMALL
 
 
 @dataclass
@@ -90,9 +95,12 @@ class _Assembly:
         """Emit every entry, generate code."""
         steps = fused(self.model, self.can_add)
         calls = {i: [self.prepare(op) for op in own if not self.is_alias(op)] for i, own in steps.items()}
-        stages = self.emit_entries({i: _stages(prepared) for i, prepared in calls.items()})
+        stages = {i: _stages(prepared) for i, prepared in calls.items()}
+        count = self.emit_entries(stages)
         flipped = tuple(i for i, t in enumerate(self.model.tensors) if is_offset(t))
-        return Code(self.compile(), self.packed.block(), self.scratch, flipped, stages)
+        every = [stage for own in stages.values() for stage in own]
+        work, shared = sum(s.cost for s in every), sum(s.cost for s in every if s.items > 1)
+        return Code(self.compile(), self.packed.block(), self.scratch, flipped, count, work, shared)
 
     def emit_entries(self, segments: Mapping[int, Sequence[_Stage]]) -> int:
         """The entries, and what calls them, once all kernels are there; returns how many stages there are."""
@@ -167,7 +175,7 @@ class _Assembly:
             if k.items > MOST_ITEMS:
                 msg = f"it is cut into {k.items} items of work; the limit is {MOST_ITEMS}"
                 raise ValueError(msg)
-            self.kernels[key] = _Kernel(k.function, k.items, k.items < 2 or k.cost < SMALL)
+            self.kernels[key] = _Kernel(k.function, k.items, k.cost)
         return self.kernels[key]
 
 
@@ -185,6 +193,11 @@ class _Stage:
         """What threads share."""
         kernel = self.calls[0][0]
         return 1 if kernel.is_small else kernel.items
+
+    @property
+    def cost(self) -> int:
+        """Elementary steps."""
+        return sum(kernel.cost for kernel, _, _ in self.calls)
 
 
 def _stages(calls: Sequence[Call]) -> list[_Stage]:

@@ -15,7 +15,8 @@ class Code:
     """A model's machine code.
 
     `packed` is 64-byte aligned; a thread needs `scratch` bytes; the tensors `flipped` (indices) are kept in the arena
-    as q + 128; threads that run it together share `stages` (see share.py).
+    as q + 128; threads that run it together share `stages` (see share.py). A run takes about `work` elementary steps,
+    of which `shared` are in stages that threads share.
     """
 
     object: bytes
@@ -23,6 +24,8 @@ class Code:
     scratch: int
     flipped: tuple[int, ...] = ()
     stages: int = 0
+    work: int = 0
+    shared: int = 0
 
 
 def aligned(nbytes: int) -> npt.NDArray[np.uint8]:

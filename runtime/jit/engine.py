@@ -6,6 +6,7 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,14 +20,15 @@ from .host import Host, host, target_machine
 from .obtain import code_of, find
 from .placing import available_cpus
 from .share import RUN_BITS
-from .team import JOB, define_cpu, team_bytes
+from .team import JOB, Word, define_cpu, team_bytes
 from .threads import RUNNING, Pool, Workspaces
 from .waiting import define_yield
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)  # the calls release the GIL
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 _SERVE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 3)
-_JOB = ctypes.c_int64 * JOB
+_WORDS = ctypes.c_int64 * JOB
+WORTH = 1 << 18  # elementary steps, some ten microseconds of one thread, from which sharing them pays for the calling
 
 
 def recall(content: str, natives: Sequence[NativeCode], threads: int) -> JitModel | None:
@@ -69,11 +71,20 @@ def _pointers(count: int) -> Any:
     return ctypes.c_void_p * max(1, count)
 
 
-class JitModel:
-    """Machine code of one model, its packed constants and its helper threads. `run_segment` is thread-safe.
+@dataclass(frozen=True)
+class Job:
+    """A run's words, the address of the first one, and the scratch memory that they name. One run at a time."""
 
-    A run uses at most `threads` threads, and no more than there are CPUs. The tensors `flipped` (indices) lie in the
-    arena as q + 128, for whoever looks there.
+    words: ctypes.Array[ctypes.c_int64]
+    at: int
+    scratch: npt.NDArray[np.uint8]
+
+
+class JitModel:
+    """Machine code of one model, its packed constants and its helper threads. Its runs are thread-safe.
+
+    A run uses at most `threads` threads, and no more than there are CPUs; one alone where there is too little to do.
+    The tensors `flipped` (indices) lie in the arena as q + 128, for whoever looks there.
     """
 
     def __init__(self, code: Code, machine: Host, threads: int) -> None:
@@ -86,6 +97,8 @@ class JitModel:
         self._packed_at = code.packed.ctypes.data
         self.flipped = frozenset(code.flipped)
         self._workspaces = Workspaces(ALIGN + code.scratch * self.threads)
+        self._work_of_one = code.work
+        self._shares = self.threads > 1 and code.shared >= WORTH
         self._pool: Pool | None = None
         self._runs = 0  # of the pool
         if self.threads > 1:
@@ -118,6 +131,24 @@ class JitModel:
         samples = (len(inputs), arenas[1], *(8 * t.shape[1] for t in tables))
         self._run(i, arenas[0], constants, [t.ctypes.data for t in tables], samples)
 
+    def job(self, i: int, arena: int, constants: int, inputs: int, outputs: int) -> Job:
+        """A job to be run again and again, by one run at a time: `run_segment` with tables of addresses instead."""
+        block, at = self._workspaces.take()
+        words = _WORDS(i, arena, constants, self._packed_at, inputs, outputs, at)
+        return Job(words, ctypes.addressof(words), block)
+
+    def run_job(self, job: Job) -> None:
+        """Do a job of one sample."""
+        if self._shares:
+            self._share(job.words, job.at, self.threads)
+            return
+        busy = RUNNING.busy
+        busy.append(None)
+        try:
+            self._work(0, job.at, 0)
+        finally:
+            busy.pop()
+
     def close(self) -> None:
         """End the helper threads. Runs under way finish; later ones raise SessionClosed."""
         self._closed = True
@@ -130,22 +161,25 @@ class JitModel:
             raise SessionClosed(msg)
         count, arena_step, *steps = samples
         block, at = self._workspaces.take()
-        self._call((i, arena, constants, self._packed_at, *tables, at, *steps), count, arena_step)
+        words = _WORDS(i, arena, constants, self._packed_at, *tables, at, *steps, 0, 0, count, arena_step)
+        worth = self._shares or count * self._work_of_one >= WORTH
+        self._share(words, ctypes.addressof(words), min(self.threads, count or self.threads) if worth else 1)
         self._workspaces.give(block, at)  # not where the run failed
 
-    def _call(self, job: tuple[int, ...], count: int, step: int) -> None:
-        """Do the job in this thread, with as many helpers as there are idle CPUs for."""
-        wanted = self.threads if count == 0 else min(self.threads, count)
+    def _share(self, words: ctypes.Array[ctypes.c_int64], at: int, wanted: int) -> None:
+        """Do the job in this thread, with as many helpers, of `wanted` − 1, as there are idle CPUs for."""
         granted = RUNNING.enter(wanted, self._cpus)
         try:
             if granted == 1 or self._pool is None or not self._pool.claim():
-                self._work(0, _JOB(*job, 0, 0, count, step), 0)
+                words[Word.PARTS] = 0
+                self._work(0, at, 0)
                 return
             try:
                 self._runs += 1
                 base = self._runs << RUN_BITS
+                words[Word.BASE], words[Word.PARTS] = base, granted
                 self._pool.wake(granted)
-                cpu = self._lead(self._team_at, _JOB(*job, base, granted, count, step))
+                cpu = self._lead(self._team_at, at)
                 self._pool.look_after(granted, base, cpu)
             finally:
                 self._pool.release()

@@ -17,7 +17,7 @@ from ..program import ALIGN
 from .code import Code, aligned
 from .keys import checksum
 
-MAGIC = b"HBCCODE3"
+MAGIC = b"HBCCODE4"
 PAGE = 4096
 _DIGEST = 32
 _HEAD = len(MAGIC) + 8 + _DIGEST
@@ -27,7 +27,7 @@ def write(file: BinaryIO, key: str, code: Code) -> None:
     """Write the entry of `code`, which `key` names, to `file` from where it stands."""
     about = {
         "key": key, "object": len(code.object), "packed": int(code.packed.size), "scratch": code.scratch,
-        "flipped": list(code.flipped), "stages": code.stages,
+        "flipped": list(code.flipped), "stages": code.stages, "work": code.work, "shared": code.shared,
         "object_sha256": hashlib.sha256(code.object).hexdigest(), "packed_checksum": checksum(code.packed),
     }  # fmt: skip
     text = json.dumps(about).encode()
@@ -55,7 +55,8 @@ def read(data: memoryview, key: str) -> Code | None:
     packed = np.frombuffer(data[second : second + about["packed"]], np.uint8)
     if hashlib.sha256(code).hexdigest() != about["object_sha256"] or checksum(packed) != about["packed_checksum"]:
         return None
-    return Code(code, _at_line(packed), about["scratch"], tuple(about["flipped"]), about["stages"])
+    counts = (about[k] for k in ("stages", "work", "shared"))
+    return Code(code, _at_line(packed), about["scratch"], tuple(about["flipped"]), *counts)
 
 
 def _object_at(size: int) -> int:

@@ -48,23 +48,25 @@ class Workspaces:
 
 
 class _Running:
-    """How many threads of this process are in runs, so that runs at once share the CPUs instead of fighting."""
+    """How many threads of this process are in runs, so that runs at once share the CPUs instead of fighting.
+
+    A run of one thread appends to `busy` and pops, which are atomic, and asks nobody.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.count = 0
+        self.busy: list[None] = []  # an entry per thread
 
     def enter(self, wanted: int, cpus: int) -> int:
         """Threads for a run that could use `wanted`: as many as there are idle CPUs, the caller's own at least."""
         with self.lock:
-            granted = max(1, min(wanted, cpus - self.count))
-            self.count += granted
+            granted = max(1, min(wanted, cpus - len(self.busy)))
+            self.busy += [None] * granted
         return granted
 
     def leave(self, granted: int) -> None:
         """The run is over."""
-        with self.lock:
-            self.count -= granted
+        del self.busy[-granted:]
 
 
 RUNNING = _Running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -299,9 +300,10 @@ def test_helpers_do_the_work_of_a_leader_that_is_held_up() -> None:
     done = threading.Event()
     lead = jit._lead
 
-    def posts_only(team: int, job: Any) -> int:
-        jit._team[WORDS : WORDS + 8 * JOB].view(np.int64)[:] = list(job)
-        jit._pool._shared.posted[0] = job[Word.BASE]
+    def posts_only(team: int, job: int) -> int:
+        words = jit._team[WORDS : WORDS + 8 * JOB].view(np.int64)
+        words[:] = (ctypes.c_int64 * JOB).from_address(job)
+        jit._pool._shared.posted[0] = words[Word.BASE]
         wait_for(lambda: np.array_equal(y, expected))
         done.set()
         return lead(team, job)
@@ -365,6 +367,36 @@ def test_runs_at_once_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build(a_chain()[0], 8).threads == 4
 
 
+@pytest.mark.parametrize("worth", ["small", "large"])
+def test_threads_share_what_is_worth_it(monkeypatch: pytest.MonkeyPatch, worth: str) -> None:
+    model, out = a_chain()
+    shared = assembly.assemble(model, host()).shared
+    assert shared > 0
+    monkeypatch.setattr(engine, "WORTH", shared + (worth == "small"))
+    jit = build(model, 3)
+    y = np.zeros(RESULT, np.int8)
+    with mock.patch.object(jit, "_lead", wraps=jit._lead) as lead:
+        run(jit, model, [image(0)], [y])
+    assert np.array_equal(y, by_reference(model, [image(0)])[out])
+    assert lead.called == (worth == "large")
+    jit.close()
+
+
+def test_several_samples_are_worth_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = a_chain()
+    monkeypatch.setattr(engine, "WORTH", 4 * assembly.assemble(model, host()).work)
+    jit = build(model, 2)
+    blob = np.frombuffer(bytes(model.constants.data) + b"\0", np.uint8)
+    for samples in (3, 4):
+        xs, ys = np.stack([image(s) for s in range(samples)]), np.zeros((samples, *RESULT), np.int8)
+        arenas = np.zeros((2, model.arena_size), np.uint8)
+        tables = [np.array([[a.ctypes.data] for a in arrays]) for arrays in (xs, ys)]
+        with mock.patch.object(jit, "_lead", wraps=jit._lead) as lead:
+            jit.run_samples(0, (arenas.ctypes.data, arenas.strides[0]), blob.ctypes.data, *tables)
+        assert lead.called == (samples == 4)
+    jit.close()
+
+
 def test_a_forked_child_runs_alone() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("no fork on this system")
@@ -380,7 +412,7 @@ def test_a_forked_child_runs_alone() -> None:
         status = 1
         try:
             run(jit, model, [image(1)], [y])
-            status = 0 if np.array_equal(y, expected) and threads.RUNNING.count == 0 else 2
+            status = 0 if np.array_equal(y, expected) and threads.RUNNING.busy == [] else 2
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
@@ -394,7 +426,7 @@ def test_an_interpreter_ends_whatever_its_helpers_do(state: str) -> None:
     code = (
         "import time\n"
         "from tests.unit.runtime.test_jit_engine import *\n"
-        "engine.available_cpus = lambda: 3\n"
+        "engine.available_cpus, engine.WORTH = lambda: 3, 0\n"
         "model, out = a_chain()\n"
         "jit = build(model, 3)\n"
         "run(jit, model, [image(0)], [np.zeros(RESULT, np.int8)])\n"
@@ -427,7 +459,7 @@ def test_many_runs_in_a_row_and_at_once(count: int) -> None:
     assert many(0)
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(many, range(3), timeout=120))
-    assert threads.RUNNING.count == 0
+    assert threads.RUNNING.busy == []
     jit.close()
 
 

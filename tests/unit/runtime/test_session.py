@@ -145,7 +145,7 @@ def test_many_python_threads_share_a_session(threads: int) -> None:
             results = list(pool.map(lambda a: session.run(a)[name], arrays))
             for got, want in zip(results, expected, strict=True):
                 assert np.array_equal(got, want)
-        assert len(session._engine.arenas) <= 8
+        assert len(session._engine.runs.frames) <= 8
 
 
 # ---- intermediates
@@ -204,7 +204,7 @@ def test_memory_that_is_not_there_is_an_hbm_error(monkeypatch: pytest.MonkeyPatc
         raise MemoryError("Unable to allocate 9. GiB")
 
     with Session(program_of(double())) as session:
-        monkeypatch.setattr(session._engine, "run", fail)
+        monkeypatch.setattr(session._engine, "direct", fail)
         with pytest.raises(HbmError, match=r"more memory than this machine has \(Unable to allocate 9. GiB\)"):
             session.run({"x": X})
 
@@ -224,6 +224,8 @@ def test_closing_lets_a_run_under_way_finish() -> None:
     inside, go, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Slow:
+        direct = None
+
         def run(self, inputs: list[np.ndarray], count: int) -> list[np.ndarray]:
             assert count == 1
             inside.set()
@@ -249,7 +251,7 @@ def test_a_failing_run_does_not_keep_the_session_open() -> None:
     session._reference.model = replace(session.model, constants=Constants())  # its constants vanish
     with pytest.raises(ValueError):  # noqa: PT011 - numpy's own
         session.run({"x": X})
-    assert session._running == 0
+    assert session._running == []
 
 
 def test_an_unsound_program_is_refused() -> None:
