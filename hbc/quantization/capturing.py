@@ -33,6 +33,7 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 WHOLE = (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444, PixelSample)
 GIVE = "give what the model takes: a tensor, a dict, or a tuple of arguments"
 OUTPUTS = "_outputs"  # the module that puts the results into the user's structure
+COMPUTED = "_constant_"  # names of tensors that forward makes of no input: they are what they were at capture
 _PATCH = threading.RLock()  # nn.Module.__call__ is patched while a model is captured
 
 
@@ -213,6 +214,8 @@ class Recorder(TorchFunctionMode):
         self.inside += 1
         try:
             out = call(module, *args, **kwargs)
+            if isinstance(module, (QuantStub, DeQuantStub)):
+                out = out.view_as(out)  # it gave its operand back, which must not be taken for the result
         finally:
             self.inside -= 1
         with _Off(self):
@@ -288,7 +291,7 @@ class Recorder(TorchFunctionMode):
             return self.nodes[id(tensor)]
         name = self.attributes.get(id(tensor))
         if name is None:
-            name = f"_constant_{len(self.constants)}"
+            name = f"{COMPUTED}{len(self.constants)}"
             self.constants[name] = tensor.detach().clone()
         node = self.graph.create_node("get_attr", name)
         self._bind(tensor, self._note(node))
