@@ -16,6 +16,7 @@ from rich.console import Console
 from hbc.debug import DETAIL, Column, Figure, Report, write_page
 from hbc.debug.cells import blocks, number, quanta
 from hbc.debug.figures import bars, ranges, spark
+from hbc.diagnostics import OptionError
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def test_everything_shows_details_and_limit_cuts() -> None:
 def test_rows_by_name_and_flags() -> None:
     assert REPORT.row("c") is ROWS[2]
     assert REPORT.flagged == (ROWS[0], ROWS[2])
-    with pytest.raises(KeyError):
+    with pytest.raises(OptionError, match="nonesuch"):
         REPORT.row("nonesuch")
 
 
