@@ -40,6 +40,7 @@ VERBS = {
     "run": "Run a .hbm program on arrays.",
     "check": "Compile and run a model, and compare with ONNX Runtime.",
     "verify": "Compare two stages of a model tensor by tensor: where does an error start?",
+    "debug": "See what is hard on a quantised model's integers: ranges, weights, sensitivity, bad cases.",
     "check-ops": "Say where each node of a model would run, which rule refuses it, and what to try.",
     "perf": "Estimate how long a model takes on a board, and where the time goes.",
     "inspect": "Show what is in a .hbm program.",

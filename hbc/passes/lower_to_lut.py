@@ -222,10 +222,17 @@ def _table(expression: Expression, index: np.ndarray, op: ops.Quantize, sem: Sem
     assert out is not None
     scale, zero = source.scale[0], source.zero_point[0]
     s_out, zp = out.scale[0], out.zero_point[0]
-    f = expression.function(sem)
-    reals = numerics.dequantize(index, scale, zero).astype(np.float64)  # in float32, as ONNX's operators see them
     if sem.is_onnx:
-        q = numerics.quantize(f(reals).astype(np.float32), s_out, zp, sem.rounding, *op.limits)
+        reals = numerics.dequantize(index, scale, zero).astype(np.float64)  # in float32, as ONNX's operators see them
+        q = numerics.quantize(expression.function(sem)(reals).astype(np.float32), s_out, zp, sem.rounding, *op.limits)
     else:
-        q = numerics.lut_table(f, reals if expression.jumps else (index - zero) * scale, s_out, zp, *op.limits)
+        q = table_values(expression, index - zero, scale, s_out, zp, op.limits)
     return q.astype(op.out.type.dtype.numpy)
+
+
+def table_values(
+    expression: Expression, index: np.ndarray, scale: float, out_scale: float, zero_point: int, limits: tuple[int, int]
+) -> np.ndarray:
+    """int64: the table of an expression for integers (zero point 0) of `scale`, in the BPU's arithmetic (D7)."""
+    reals = numerics.dequantize(index, scale, 0).astype(np.float64) if expression.jumps else index * scale
+    return numerics.lut_table(expression.function(Semantics()), reals, out_scale, zero_point, *limits)
