@@ -22,6 +22,7 @@ NOT_ASKED = """\
 
 - The manuals run Reshape and Transpose of bernoulli2 on the CPU, want strides of a transposed convolution on nash below
   its kernel, and divide in i16 alone on bayes. hbc takes these, as its executor has them; a board may refuse them.
+- The manuals gather i8 alone on nash. hbc takes i16 too where indices are constants, as slices would do the same.
 - Operators without any form on the BPU (TopK, CumSum, Conv3D with strides of 3, deformable convolutions) are the
   CPU's on every march: [ONNX operators](onnx-operators.md).
 """

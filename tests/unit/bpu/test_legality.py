@@ -221,8 +221,8 @@ CASES: dict[str, tuple[str, Make, str, Make]] = {
         "nash-e", lambda: move(ops.Pad, (1,), (4098,), pads=(0, 4097)), "0x4097",
         lambda: move(ops.Pad, (1,), (4097,), pads=(0, 4096))),
     "gather-size": (
-        "nash-e", lambda: move(ops.Gather, (4,), (1,), I16, axis=0, indices=(1,)), "i16",
-        lambda: move(ops.Gather, (4,), (1,), axis=0, indices=(1,)),
+        "nash-e", lambda: move(ops.Gather, (65537,), (1,), axis=0, indices=(1,)), "65537 to 1",
+        lambda: move(ops.Gather, (65536,), (1,), I16, axis=0, indices=(1,)),
     ),
     "has-gather": (
         "bernoulli2", lambda: move(ops.Gather, (4,), (1,), axis=0, indices=(1,)), "axis 0 of 4",

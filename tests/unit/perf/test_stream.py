@@ -23,7 +23,7 @@ def program() -> Program:
 
 
 def test_loads_and_stores_never_run_at_once(program: Program) -> None:
-    found = replay(tile_program(program, TilingOptions("O1", 8192)), board_named("x5", "bayes-e"))
+    found = replay(tile_program(program, TilingOptions("O1", on_chip_bytes=8192)), board_named("x5", "bayes-e"))
     spans = sorted((r.start, r.end) for r in found.ran if r.engine in {"load", "store"})
     assert len(spans) > 4
     assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(spans))

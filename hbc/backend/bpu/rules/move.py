@@ -8,7 +8,6 @@ from itertools import pairwise
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
 from hbc.ir.core import Op
-from hbc.ir.types import DType
 
 from ..march import MarchSpec
 from .registry import legal, reject
@@ -85,14 +84,13 @@ def pad_size(op: ops.Pad, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.Gather, where=lambda march: march.has_gather)
 def gather_size(op: ops.Gather, march: MarchSpec) -> Rejection | None:
-    """A gather of other than i8 stays outside, and reads and gives at most 65536 elements on each axis.
+    """A gather reads and gives at most 65536 elements on each axis.
 
-    Try: quantise its operand to int8, or use slices and a concat.
+    Try: use slices and a concat.
     """
-    sizes, dtype = (*op.x.type.shape, *op.out.type.shape), op.x.type.dtype
-    if max(sizes, default=0) <= 65536 and dtype in {DType.I8, DType.U8}:
+    if max((*op.x.type.shape, *op.out.type.shape), default=0) <= 65536:
         return None
-    return reject(f"Here {_dims(op.x.type.shape)} of {dtype.text} to {_dims(op.out.type.shape)}.")
+    return reject(f"Here {_dims(op.x.type.shape)} to {_dims(op.out.type.shape)}.")
 
 
 @legal(ops.Gather, where=lambda march: not march.has_gather)
