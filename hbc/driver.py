@@ -94,7 +94,7 @@ def compile_model(
 def _streams(program: Program, options: CompileOptions) -> tuple[Program, tuple[StreamRow, ...]]:
     """The program with command streams, and a row for each BPU segment."""
     march = MARCHES[program.march]
-    tiled, refused = tile_what_fits(program, TilingOptions(options.optimize_level, options.objective))
+    tiled, refused = tile_what_fits(program, TilingOptions(options.optimize_level, objective=options.objective))
     rows = []
     for m, model in enumerate(tiled.models):
         for n, segment in enumerate(model.segments):

@@ -71,7 +71,7 @@ def program_of(name: str) -> Program:
 
 @cache
 def tiled(name: str, level: str, objective: str = "latency", room: int = ROOM) -> Program:
-    return tile_program(program_of(name), TilingOptions(level, objective, room))
+    return tile_program(program_of(name), TilingOptions(level, room, objective))
 
 
 def facts(program: Program) -> Facts:

@@ -19,8 +19,8 @@ class TilingOptions:
     """
 
     level: str = "O2"
-    objective: str = "latency"
     on_chip_bytes: int | None = None
+    objective: str = "latency"
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
