@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,8 @@ class Weighted:
         if unit.kind is nn.Linear and x.dim() != len(job.along):
             job = _Job(job.acc_scale, job.bias, job.addend, job.bound, job.kind, [1] * (x.dim() - 1) + [-1])
         (bias,) = put([job.bias], job.along, x.device, job.kind)
-        acc = unit.product(recovered(x, source.scale, job.kind), ints.to(job.kind), bias.view(-1))
+        with _by_sums(x):
+            acc = unit.product(recovered(x, source.scale, job.kind), ints.to(job.kind), bias.view(-1))
         if job.addend is not None:
             acc += self._addend(unit, job, operands[1])
         if fq is not None and fq.observes():
@@ -152,6 +154,13 @@ class Weighted:
         mult, shift = job.addend
         (factor,) = put([np.ldexp(mult.astype(np.float64), -shift)], job.along, addend.device, job.kind)
         return recovered(addend, source.scale, job.kind).mul_(factor).floor_()
+
+
+def _by_sums(x: Tensor) -> AbstractContextManager[Any]:
+    """Products as sums of products, exact in any order. On CUDA, cuDNN may transform them (Winograd, FFT), with reals
+    between; without it torch multiplies matrices, whose TF32 holds int8 operands. Not run on such a device yet.
+    """
+    return torch.backends.cudnn.flags(enabled=False) if x.is_cuda else nullcontext()
 
 
 def _spread(values: np.ndarray, count: int) -> np.ndarray:
