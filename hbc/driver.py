@@ -76,12 +76,12 @@ def compile_model(
     """Compile `source`: a path, a file's bytes, or a model in memory. Raises HbcError where it cannot be compiled."""
     target = _target(options)
     lowered = _lowered(source, options, target, None, on_event)
-    with _stage("emit", 0, on_event):
+    with stage("emit", 0, on_event):
         program = target.emit(lowered.module)
     report = Report.of(lowered.module, program, lowered.nodes, constant_rows(lowered.read, lowered.placed))
     _refuse(report, options)
     if options.aot:
-        with _stage("native", 0, on_event):
+        with stage("native", 0, on_event):
             program = with_native_code(program)
     return Compiled(program, report, lowered.module)
 
@@ -122,7 +122,7 @@ def _lowered(
     stop_after: str | None,
     on_event: OnEvent | None,
 ) -> _Lowered:
-    with _stage("load", 0, on_event):
+    with stage("load", 0, on_event):
         module = frontend.load(source, options.shape_map, options.example, options.output_names)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
@@ -134,11 +134,11 @@ def _lowered(
     nodes = source_nodes(module)
     read = placed = constant_operands(module)
     manager = PassManager(target, on_event=on_event)
-    for stage in () if stop_after == "load" else target.pipeline:
-        with _stage(stage.name, len(stage.passes), on_event) as done:
-            done.rewrites = manager.run(stage, module)
+    for step in () if stop_after == "load" else target.pipeline:
+        with stage(step.name, len(step.passes), on_event) as done:
+            done.rewrites = manager.run(step, module)
         placed = constant_operands(module) or placed  # once ops are instructions there are none
-        if stage.name == stop_after:
+        if step.name == stop_after:
             break
     return _Lowered(module, nodes, read, placed)
 
@@ -149,7 +149,8 @@ class _Tally:
 
 
 @contextmanager
-def _stage(name: str, passes: int, on_event: OnEvent | None) -> Iterator[_Tally]:
+def stage(name: str, passes: int, on_event: OnEvent | None) -> Iterator[_Tally]:
+    """Tell that a stage begins and ends; the body counts its rewrites."""
     tell = on_event or (lambda _event: None)
     tell(StageBegun(name))
     tally, start = _Tally(), time.perf_counter()

@@ -140,6 +140,12 @@ class Report(Generic[Row]):
         return finite(found)
 
 
+def listed(lines: Sequence[str], limit: int = 8) -> tuple[str, ...]:
+    """The first of many notes, and how many more there are."""
+    more = (f"and {len(lines) - limit} more",) if len(lines) > limit else ()
+    return (*lines[:limit], *more)
+
+
 def write_page(path: str | Path, reports: Sequence[Report[Any]], title: str = "") -> None:
     """Write several reports as one page. Raises OSError."""
     from .page import page

@@ -44,6 +44,9 @@ class FakeQuantSpec:
         ):
             if value not in known:
                 raise no_such(what, str(value), known)
+        if self.observer == "fixed" and self.scale is None:
+            hint = "FakeQuantSpec(observer='fixed', scale=1 / 128)"
+            raise error(OptionError, "the observer 'fixed' has no scale", hint=hint)
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise error(OptionError, f"the fixed scale is {self.scale!r}", hint="give a positive number")
 

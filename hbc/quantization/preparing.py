@@ -21,6 +21,7 @@ from .qconfig import QConfigSetter, Setters, as_list
 from .rewrite import Rewrite
 from .units import QuantizedUnit, is_prepared
 
+WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 BatchNormMode = Literal["fused", "with-bn"]
 Method = Literal["capture", "eager"]
 
@@ -134,6 +135,10 @@ def _check(model: nn.Module, method: str, bn_mode: str) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         hint = "prepare the model before torch.jit.trace or script"
         raise error(OptionError, "prepare takes a torch.nn.Module, not a TorchScript module", hint=hint)
+    for kind, inner in WRAPPERS.items():
+        if type(model).__name__ == kind:
+            hint = f"prepare the model itself, model.{inner}, and wrap what comes back"
+            raise error(OptionError, f"prepare takes the model, not its {kind}", hint=hint)
     require_float(model)
     for what, value, known in (("method", method, ("capture", "eager")), ("bn_mode", bn_mode, ("fused", "with-bn"))):
         if value not in known:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
+from ..numerics import I16_MAX
 from ..types import DType
 from .emitter import I16, I32, I64, PTR, Emitter, element, i64, size_of
 from .finish import Finish, finish
 from .host import Host
 from .registry import KernelBuilder
+from .split_sum import Part, add_part, pack_parts, parts_of
 from .tiles import TileShape, accumulate, add_product, choose_pixels, choose_shape, dot2, pack_panels, steps_of
 from .window import Copy, Line, Window, copy_pixels, gather_rows, pixel_step
 
@@ -28,6 +30,12 @@ class Plan:
     depthwise: bool
     dynamic: bool  # the weights are no constant, and are packed at run time
     shape: TileShape
+    parts: tuple[Part, ...] = ()  # of sums that may leave i32: split_sum.py
+
+    @property
+    def final(self) -> TileShape:
+        """The shape of whole sums."""
+        return replace(self.shape, wide=True) if self.parts else self.shape
 
 
 def make_plan(window: Window, host: Host, *, wide: bool, dynamic: bool) -> Plan:
@@ -42,8 +50,22 @@ def make_plan(window: Window, host: Host, *, wide: bool, dynamic: bool) -> Plan:
     return Plan(depthwise=False, dynamic=dynamic, shape=shape)
 
 
+def in_parts(plan: Plan, window: Window, weight: npt.NDArray[Any], far: int, host: Host) -> Plan:
+    """The plan for sums of constant weights [O, KH, KW, C/g] that may leave i32, |x| ≤ `far`: in parts, where they fit.
+
+    The left operands have to fit i16.
+    """
+    if plan.depthwise or plan.dynamic or far > I16_MAX + 1:
+        return plan
+    shape = choose_shape(window.outputs // window.group, host, wide=False)
+    parts = parts_of(weight, far, segments_of(window, plan))
+    return Plan(depthwise=False, dynamic=False, shape=shape, parts=parts) if parts else plan
+
+
 def pack_weight(weight: npt.NDArray[Any], window: Window, plan: Plan, host: Host) -> npt.NDArray[Any]:
     """Constant weights [O, KH, KW, C/g] in the order in which `convolve` reads them."""
+    if plan.parts:
+        return pack_parts(weight, plan.shape, window.group, segments_of(window, plan), plan.parts)
     if not plan.depthwise:
         return pack_panels(weight, plan.shape, window.group, segments_of(window, plan))
     o, kh, kw, _ = weight.shape
@@ -72,6 +94,16 @@ class Operands:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Where results lie, in elements: the first one, then from pixel to pixel, row to row, batch entry to the next."""
+
+    first: int
+    pixel: int
+    line: int
+    image: int
+
+
+@dataclass(frozen=True)
 class Convolution:
     """One kernel's worth of constants, for the emitting functions below."""
 
@@ -82,6 +114,14 @@ class Convolution:
     out: DType
     addend: DType | None
     flip: bool = False  # x is stored as q + 128
+    spread: Spread | None = None
+
+    @property
+    def places(self) -> Spread:
+        """Where results lie: densely, where nothing else is said."""
+        w = self.window
+        line = w.columns.out * w.outputs
+        return self.spread or Spread(0, w.outputs, line, w.rows.out * line)
 
 
 def convolve(k: KernelBuilder, c: Convolution, at: Operands, pack: Any = None) -> None:
@@ -113,7 +153,9 @@ def _general(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> None:
         first = k.b.add(k.b.mul(n, i64(w.rows.size * w.columns.size * copy.pitch)), k.b.mul(group, i64(copy.taken)))
         gather_rows(k, w, copy, k.at(at.x, first, copy.source.size), oh, rows)
         panel = panels.get(chunk, k.b.or_(k.b.icmp_signed("==", row, i64(0)), k.b.icmp_signed("==", item, k.begin)))
-        tiles.emit(rows, row_bytes, chunk, panel, k.b.mul(row, i64(w.columns.out)))
+        places = c.places
+        start = k.b.add(k.b.mul(n, i64(places.image)), k.b.mul(oh, i64(places.line)))
+        tiles.emit(rows, row_bytes, chunk, panel, k.b.add(start, i64(places.first)))
 
 
 def _pointwise(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> None:
@@ -134,7 +176,7 @@ def _pointwise(k: KernelBuilder, c: Convolution, at: Operands, pack: Any) -> Non
         source = k.b.add(k.b.mul(pixel, i64(copy.pitch)), k.b.mul(group, i64(copy.taken)))
         copy_pixels(k, copy, k.at(at.x, source, copy.source.size), rows, run)
         panel = panels.get(chunk, k.b.or_(k.b.icmp_signed("==", number, i64(0)), k.b.icmp_signed("==", item, k.begin)))
-        tiles.emit(rows, row_bytes, chunk, panel, pixel)
+        tiles.emit(rows, row_bytes, chunk, panel, k.b.mul(pixel, i64(w.outputs)))
 
 
 def run_length(total: int, pixel: int, tile: int) -> int:
@@ -161,7 +203,8 @@ class _Panels:
         self.k, self.weight, self.pack = k, at.weight, pack
         self.elements = w.columns.kernel * w.channels // w.group // segments
         self.count = w.group * shape.chunks
-        self.nbytes = w.rows.kernel * segments * steps_of(self.elements, shape) * shape.width * 4
+        steps = sum(p.steps for p in c.plan.parts) or steps_of(self.elements, shape)
+        self.nbytes = w.rows.kernel * segments * steps * shape.width * 4
         self.memory = k.scratch(limited(self.nbytes)) if c.plan.dynamic else None
 
     def get(self, chunk: ir.Value, is_new: ir.Value) -> ir.Value:
@@ -179,26 +222,42 @@ class _Tiles:
     def __init__(self, k: KernelBuilder, c: Convolution, at: Operands, pixels: int) -> None:
         self.k, self.c, self.at, self.pixels = k, c, at, pixels
         self.tile = choose_pixels(pixels, c.plan.shape, k.host)
-        self.memory = k.scratch(c.plan.shape.tile_bytes(self.tile))
+        self.memory = k.scratch(c.plan.final.tile_bytes(self.tile))
+        self.part = k.scratch(c.plan.shape.tile_bytes(self.tile)) if c.plan.parts else self.memory
 
     def emit(self, rows: ir.Value, row_bytes: int, chunk: ir.Value, panel: ir.Value, first: ir.Value) -> None:
-        """Compute output pixels [first, first + pixels) for the channels of `chunk` from the gathered `rows`."""
+        """Compute `pixels` output pixels for the channels of `chunk` from the gathered `rows`: from element `first`."""
         k, w, shape = self.k, self.c.window, self.c.plan.shape
         copy, segments = _panel_copy(self.c), segments_of(w, self.c.plan)
         pixel_bytes = copy.pixel * size_of(copy.to)
         step = pixel_step(w) * pixel_bytes
         steps = steps_of(w.columns.kernel * copy.pixel // segments, shape)
-        extent = w.rows.kernel, row_bytes, segments, w.columns.dilation * pixel_bytes, steps
-        bias = k.at(self.at.bias, k.b.mul(chunk, i64(shape.tile_bytes(1))))
+        extent = w.rows.kernel, row_bytes, segments, w.columns.dilation * pixel_bytes
+        bias = k.at(self.at.bias, k.b.mul(chunk, i64(self.c.plan.final.tile_bytes(1))))
         parameters = k.at(self.at.parameters, k.b.mul(chunk, i64(self.c.finish.rows * shape.width * 4)))
         group, within = k.b.sdiv(chunk, i64(shape.chunks)), k.b.srem(chunk, i64(shape.chunks))
         channel, columns = k.b.mul(within, i64(shape.width)), k.b.mul(group, i64(shape.columns))
         with k.loop(0, -(-self.pixels // self.tile)) as number:
             pixel = k.smin(k.b.mul(number, i64(self.tile)), i64(self.pixels - self.tile))
             left = k.at(rows, k.b.mul(pixel, i64(step)))
-            k.call(accumulate(k, shape, self.tile, step), left, panel, *extent, bias, self.memory)
-            element_at = k.b.add(k.b.mul(k.b.add(first, pixel), i64(w.outputs)), columns)
+            if self.c.plan.parts:
+                self.accumulate_parts(left, panel, step, extent, bias)
+            else:
+                k.call(accumulate(k, shape, self.tile, step), left, panel, *extent, steps, bias, self.memory)
+            element_at = k.b.add(k.b.add(first, k.b.mul(pixel, i64(self.c.places.pixel))), columns)
             call_finish(k, self.c, self.at, (self.memory, self.tile, parameters), element_at, channel)
+
+    def accumulate_parts(
+        self, left: ir.Value, panel: ir.Value, step: int, extent: tuple[int, int, int, int], bias: ir.Value
+    ) -> None:
+        """One part of the sums after the other: see split_sum.py."""
+        k, plan = self.k, self.c.plan
+        segments = extent[0] * extent[2]
+        function = accumulate(k, plan.shape, self.tile, step, bare=True)
+        for number, part in enumerate(plan.parts):
+            k.call(function, k.at(left, 4 * part.first), panel, *extent, part.steps, bias, self.part)
+            k.call(add_part(k, plan.shape, part, is_first=number == 0), self.part, self.tile, bias, self.memory)
+            panel = k.at(panel, segments * part.steps * plan.shape.width * 4)
 
 
 def call_finish(
@@ -213,7 +272,7 @@ def call_finish(
     out = k.at(at.out, element_at, c.out.size)
     addend = out if c.addend is None else k.at(at.addend, element_at, c.addend.size)
     memory, pixels, parameters = tile
-    k.call(finish(k, c.plan.shape, c.finish), memory, pixels, parameters, out, addend, channel, c.window.outputs)
+    k.call(finish(k, c.plan.final, c.finish), memory, pixels, parameters, out, addend, channel, c.places.pixel)
 
 
 def limited(nbytes: int) -> int:

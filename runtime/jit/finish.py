@@ -162,6 +162,9 @@ def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
     tile, pixels, parameters, out, addend, channel, stride = e.args
     rows = Rows(e, parameters, shape.vectors, shape.lanes)
     starts = [e.smin(e.b.add(channel, i64(v * shape.lanes)), i64(shape.last)) for v in range(shape.vectors)]
+    if what.scheme is Scheme.WIDE and what.addend is None:
+        _emit_wide_finish(e, shape, what, rows, starts)
+        return
     with e.loop(0, pixels) as pixel:
         row = e.b.mul(pixel, stride)
         words = e.b.mul(pixel, i64(shape.width))
@@ -170,6 +173,18 @@ def _emit_finish(e: Emitter, shape: TileShape, what: Finish) -> None:
             acc = e.load(tile, e.b.add(words, i64(v * shape.lanes)), shape.accumulator, shape.lanes)
             y = result_of(e, what, acc, rows.of(v), addend, at, shape.used)
             e.store_first(e.resize(y, element(what.out)), shape.used, out, at)
+
+
+def _emit_wide_finish(e: Emitter, shape: TileShape, what: Finish, rows: Rows, starts: list[ir.Value]) -> None:
+    """Scheme WIDE: a vector of channels after the other, whose parameters, widened, stay in registers."""
+    tile, pixels, _, out, _, _, stride = e.args
+    for v, start in enumerate(starts):
+        scale = numerics.WideScale.of(e, rows.load(0, v), rows.load(2, v))
+        with e.loop(0, pixels) as pixel:
+            words = e.b.add(e.b.mul(pixel, i64(shape.width)), i64(v * shape.lanes))
+            acc = e.load(tile, words, shape.accumulator, shape.lanes)
+            y = scale.apply(e, acc, what.zero_point, what.lo, what.hi)
+            e.store_first(e.resize(y, element(what.out)), shape.used, out, e.b.add(e.b.mul(pixel, stride), start))
 
 
 def _narrows(e: Emitter, shape: TileShape, what: Finish) -> bool:

@@ -80,6 +80,32 @@ def requantize(
     return saturate(e, _plus(e, scaled, zero_point), lo, hi)  # |scaled| ≤ 2^30, so the sum fits
 
 
+@dataclass(frozen=True)
+class WideScale:
+    """What scheme WIDE needs of a multiplier and a post shift, made once for many accumulators: lanes of i64."""
+
+    multiplier: ir.Value
+    shift: ir.Value  # all but the last bit of the post shift
+    half: ir.Value  # 1, or 0 where the post shift is 0: see round_shift_half_up
+
+    @staticmethod
+    def of(e: Emitter, multiplier: ir.Value, post_shift: ir.Value) -> WideScale:
+        """Of parameters that are narrower integers."""
+        shift = e.resize(post_shift, I64)
+        half = e.b.zext(e.b.icmp_signed(">", shift, const(shift.type, 0)), shift.type)
+        return WideScale(e.resize(multiplier, I64), e.b.sub(shift, half), half)
+
+    def apply(self, e: Emitter, acc: ir.Value, zero_point: int, lo: int, hi: int) -> ir.Value:
+        """`requantize` by scheme WIDE of an i32 or i64 accumulator: an i64 in [lo, hi]."""
+        if scalar_of(acc) == I64:
+            acc = saturate(e, acc, I32_MIN, I32_MAX)
+        upper = const(self.multiplier.type, 32)  # as if both were widened here: x86 multiplies the lower halves
+        a, m = (e.b.ashr(e.b.shl(v, upper), upper) for v in (e.resize(acc, I64), self.multiplier))
+        product = e.b.mul(a, m)
+        scaled = e.b.ashr(e.b.add(e.b.ashr(product, self.shift), self.half), self.half)
+        return saturate(e, _plus(e, scaled, zero_point), lo, hi)
+
+
 def nearbyint_f32(e: Emitter, x: ir.Value, zero_point: int, lo: int, hi: int) -> ir.Value:
     """clip(nearbyint(x) + zero_point, lo, hi) of a float32, as i32; half to even, NaN counts as 0, ±inf saturates."""
     lanes = lanes_of(x)

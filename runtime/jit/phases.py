@@ -1,4 +1,4 @@
-"""Transposed convolutions of bytes as ordinary ones: each computes the output pixels that lie a stride apart.
+"""Transposed convolutions as ordinary ones: each computes the output pixels that lie a stride apart.
 
 Output o reads, for tap t, virtual position o + t − pad, which is real where the stuffing s divides it. So the outputs
 p, p + s, p + 2s … all read the taps t0, t0 + s …, t0 = (pad − p) mod s, at input positions one apart: a convolution of
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from .convolve import Operands
+from .convolve import Operands, Spread
 from .emitter import i64
 from .quad_conv import QuadConvolution, QuadLoops
 from .quad_tile import Tile
@@ -47,6 +47,11 @@ class Phase:
     pixel: int  # from pixel to pixel
     line: int  # from row to row
     image: int  # from batch entry to batch entry
+
+    @property
+    def spread(self) -> Spread:
+        """Where its results lie."""
+        return Spread(self.first, self.pixel, self.line, self.image)
 
     def weights(self, turned: Array) -> Array:
         """Its part [outputs, KH, KW, C] of the turned kernel."""

@@ -24,6 +24,7 @@ from .registry import KernelBuilder
 from .window import Copy, Window, gather_rows, pixel_step
 
 Array = npt.NDArray[Any]
+WHOLE_IMAGE = 1 << 17  # bytes of gathered rows that stay in the L2 cache beside a panel
 
 
 # ---- packing
@@ -180,8 +181,9 @@ class QuadLoops:
         k, w, plan = self.k, self.w, self.plan
         per_image = -(-w.rows.out // plan.tile_rows)
         taps = w.rows.kernel + (plan.tile_rows - 1) * w.rows.stride
-        rows = None if plan.in_place else k.scratch(limited(self.gathered_bytes(taps)))
         outer_group = plan.rows_outer and w.group == 1
+        every = self.rows_of_image() if not outer_group else 0
+        rows = None if plan.in_place else k.scratch(limited(self.gathered_bytes(every or taps)))
 
         def source(n: ir.Value, oh: ir.Value, group: ir.Value) -> ir.Value:
             first = k.b.add(k.b.mul(n, i64(w.rows.size * w.columns.size * w.channels)), k.b.mul(group, i64(self.taken)))
@@ -210,7 +212,13 @@ class QuadLoops:
 
         def one(panel: ir.Value, number: ir.Value) -> None:
             n, oh = split(number)
-            blocks(source(n, oh, self.place(panel)[0]), n, oh, panel)
+            if not every or rows is None:
+                blocks(source(n, oh, self.place(panel)[0]), n, oh, panel)
+                return
+            with k.when(k.b.or_(k.b.icmp_signed("==", oh, i64(0)), self.is_first(panel, number, w.batch * per_image))):
+                image = k.at(self.at.x, k.b.mul(n, i64(w.rows.size * w.columns.size * w.channels)))
+                gather_rows(k, w, self.copy(), image, i64(0), rows, every)
+            blocks(k.at(rows, k.b.mul(oh, i64(w.rows.stride * self.row_bytes))), n, oh, panel)
 
         if not outer_group:
             self.loop(w.group * plan.chunks, w.batch * per_image, one)
@@ -221,6 +229,20 @@ class QuadLoops:
             left = source(n, oh, i64(0))
             with k.loop(0, plan.chunks) as panel:
                 blocks(left, n, oh, panel)
+
+    def rows_of_image(self) -> int:
+        """How many gathered rows an image has, where all of them are kept while panels change; else 0."""
+        w, plan = self.w, self.plan
+        apart = max(w.rows.dilation, w.rows.stuffing, w.group) > 1
+        if plan.in_place or plan.rows_outer or apart or self.tail is not None:
+            return 0
+        count = (w.rows.out - 1) * w.rows.stride + w.rows.kernel
+        return count if count * self.row_bytes <= WHOLE_IMAGE else 0
+
+    def is_first(self, panel: ir.Value, number: ir.Value, numbers: int) -> ir.Value:
+        """True for this thread's first item."""
+        k = self.k
+        return k.b.icmp_signed("==", k.b.add(k.b.mul(panel, i64(numbers)), number), k.begin)
 
     def gathered_bytes(self, taps: int) -> int:
         """Scratch memory for `taps` input rows, and for tail rows, whose writing may pass their end."""

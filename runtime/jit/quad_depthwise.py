@@ -96,13 +96,13 @@ def convolve_depthwise(
     cuts = min(plan.chunks, max(1, FEW_ITEMS // (w.batch * w.rows.out)))
     k.work(w.batch * w.rows.out * cuts, w.work * 8)
     with k.when(k.b.icmp_signed("<", k.begin, k.end)):
-        fill = const(I8, _stored(k, w))
+        fill = const(I8, stored_fill(k, w))
         span(k, 0, row_bytes, 4 * plan.lanes, lambda i, n: k.store(k.splat(fill, n), filling, i))
     with k.loop(k.begin, k.end) as item:
         row, cut = k.b.sdiv(item, i64(cuts)), k.b.srem(item, i64(cuts))
         n, oh = k.b.sdiv(row, i64(w.rows.out)), k.b.srem(row, i64(w.rows.out))
         image = k.at(at.x, k.b.mul(n, i64(w.rows.size * row_bytes)))
-        _store_rows(k, w, image, oh, row_bytes, (filling, table))
+        store_rows(k, w, image, oh, row_bytes, (filling, table), w.rows.kernel)
         first = k.b.mul(row, i64(w.columns.out))
         low, high = (k.b.sdiv(k.b.mul(c, i64(plan.chunks)), i64(cuts)) for c in (cut, k.b.add(cut, i64(1))))
         with k.loop(low, high) as block:
@@ -123,18 +123,19 @@ def convolve_depthwise(
                     k.call(function, table, source, weight, parameters, k.at(at.out, element), extra)
 
 
-def _stored(e: Emitter, w: Window) -> int:
+def stored_fill(e: Emitter, w: Window) -> int:
     """The byte of what stands beside the image."""
     return signed_byte(w.fill + OFFSET) if e.host.dot is Dot.U8S8 else w.fill
 
 
-def _store_rows(
-    k: KernelBuilder, w: Window, image: ir.Value, oh: ir.Value, row_bytes: int, memory: tuple[ir.Value, ir.Value]
-) -> None:
-    """The address of each kernel row's input row, or of the filling, to the table."""
+def store_rows(
+    k: KernelBuilder, w: Window, image: ir.Value, oh: ir.Value, row_bytes: int, memory: tuple[ir.Value, ir.Value],
+    count: int,
+) -> None:  # fmt: skip
+    """The address of each of `count` kernel rows' input row, or of the filling, to the table."""
     filling, table = memory
     top = k.b.sub(k.b.mul(oh, i64(w.rows.stride)), i64(w.rows.pad))
-    for tap in range(w.rows.kernel):
+    for tap in range(count):
         row = k.b.add(top, i64(tap * w.rows.dilation))
         inside = k.b.icmp_unsigned("<", row, i64(w.rows.size))
         real = k.at(image, k.b.mul(row, i64(row_bytes)))
@@ -156,7 +157,7 @@ def _tiles(
         reach = (columns - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
         low, high = min(reach, max(0, -left)), max(0, min(reach, axis.size - left))
         tile = _Tile(
-            columns, axis, w.rows.kernel, w.channels, plan.lanes, low, max(low, high), _stored(k, w), shifts, finish
+            columns, axis, w.rows.kernel, w.channels, plan.lanes, low, max(low, high), stored_fill(k, w), shifts, finish
         )  # fmt: skip
         if found and found[-1][2] == tile and found[-1][1] == start:
             found[-1] = (found[-1][0], start + columns, tile)
@@ -211,8 +212,13 @@ def _column(e: Emitter, tile: _Tile, rows: list[ir.Value], column: int) -> list[
     if not tile.low <= column < tile.high:
         return [const(ir.VectorType(I8, count), tile.fill)] * VECTORS
     loaded: list[ir.Value] = [e.load(e.at(r, column * tile.channels), 0, I8, count) for r in rows]
+    return interleaved(e, loaded, count)
+
+
+def interleaved(e: Emitter, loaded: list[ir.Value], count: int) -> list[ir.Value]:
+    """Up to four rows of `count` bytes → four vectors of four bytes for each of them, one per row, 0 where none is."""
     zero = ir.Constant(ir.VectorType(I8, count), None)
-    loaded += [zero] * (4 - len(loaded))
+    loaded = loaded + [zero] * (4 - len(loaded))
     pairs = [x86.interleave(e, loaded[0], loaded[1]), x86.interleave(e, loaded[2], loaded[3])]
     quads = []
     for half in (0, 1):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from . import x86
-from .emitter import I16, I32, I64, PTR, Body, Emitter, i64
+from .emitter import I16, I32, I64, PTR, Body, Emitter, const, i64
 from .host import Host
 
 _WIDE_PIXELS = 4  # a wide accumulator takes two registers per vector
@@ -127,20 +127,24 @@ def steps_of(elements: int, shape: TileShape) -> int:
     return elements if shape.wide else -(-elements // 2)
 
 
-def accumulate(e: Emitter, shape: TileShape, pixels: int, step: int) -> ir.Function:
+def accumulate(e: Emitter, shape: TileShape, pixels: int, step: int, *, bare: bool = False) -> ir.Function:
     """`void(left, panel, i64 rows, i64 row_bytes, i64 segments, i64 segment_bytes, i64 steps, bias, tile)`.
 
     tile[pixel, channel] = bias[channel] + Σ over rows, segments and steps of left · panel; `step` is the bytes from
-    one pixel to the next. One step is 4 bytes of `left`: a pair of i16, or (wide) one i32.
+    one pixel to the next. One step is 4 bytes of `left`: a pair of i16, or (wide) one i32. `bare` leaves the bias out.
     """
-    key = ("accumulate", shape.lanes, shape.vectors, shape.wide, pixels, step)
+    key = ("accumulate", shape.lanes, shape.vectors, shape.wide, pixels, step, bare)
     args = [PTR, PTR, I64, I64, I64, I64, I64, PTR, PTR]
-    return e.helper(key, args, lambda inner: _emit_accumulate(inner, shape, pixels, step))
+    return e.helper(key, args, lambda inner: _emit_accumulate(inner, shape, (pixels, step), bare=bare))
 
 
-def _emit_accumulate(e: Emitter, shape: TileShape, pixels: int, step: int) -> None:
+def _emit_accumulate(e: Emitter, shape: TileShape, size: tuple[int, int], *, bare: bool) -> None:
     left, panel, rows, row_bytes, segments, segment_bytes, steps, bias, tile = e.args
-    first = [e.load(bias, v * shape.lanes, shape.accumulator, shape.lanes) for v in range(shape.vectors)]
+    pixels, step = size
+    if bare:
+        first: list[ir.Value] = [const(shape.accumulator, 0, shape.lanes)] * shape.vectors
+    else:
+        first = [e.load(bias, v * shape.lanes, shape.accumulator, shape.lanes) for v in range(shape.vectors)]
 
     def inner(_: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
         return _step(e, shape, pixels, step, state)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
+from hbc_runtime.jit import pair_plan, quad_plan
+from hbc_runtime.jit.flat_depthwise import flat_plan, takes_flat
 from hbc_runtime.jit.host import Dot, Host
 from hbc_runtime.jit.quad_depthwise import takes_depthwise
 from hbc_runtime.jit.quad_plan import make_quad_plan
@@ -127,6 +129,23 @@ def test_tails_of_rows(machine: Host, width: int, kernel: int) -> None:
         convolve(np.random.default_rng(width), (1, 2, width, channels), 72, machine, **window)
 
 
+@machines
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_images_gathered_once_for_all_panels(
+    monkeypatch: pytest.MonkeyPatch, machine: Host, stride: int, threads: int
+) -> None:
+    """Panels outermost, as for large weights; threads that begin in the middle of an image; several images."""
+    for module in (quad_plan, pair_plan):
+        monkeypatch.setattr(module, "SMALL_WEIGHTS", 0)
+    rng = np.random.default_rng(stride)
+    for size, pads in (((2, 9, 7, 16), (1, 1, 1, 1)), ((1, 14, 14, 20), (1, 0, 2, 1)), ((3, 5, 4, 33), (2, 1, 0, 1))):
+        convolve(
+            rng, size, 72, machine, kernel=(3, 3), strides=(stride, stride), dilations=(1, 1), pads=pads,
+            threads=threads,
+        )  # fmt: skip
+
+
 STEMS = [  # kernel, stride, channels, width: what is left of the rows makes one to five further steps
     ((7, 7), 2, 3, 23), ((7, 7), 2, 3, 64), ((3, 3), 2, 3, 17), ((5, 3), 4, 3, 41), ((7, 3), 3, 3, 8),
     ((4, 2), 2, 3, 9), ((3, 1), 1, 5, 31), ((6, 5), 2, 3, 50), ((9, 3), 1, 6, 12), ((5, 1), 3, 7, 100),
@@ -153,6 +172,43 @@ def test_what_is_left_of_kernel_rows(
 @SETTINGS
 def test_depthwise(machine: Host, case: dict[str, Any], channels: int, size: tuple[int, int, int], seed: int) -> None:
     convolve(np.random.default_rng(seed), (*size, channels), channels, machine, group=channels, **case)
+
+
+SAME = [  # kernel, dilations, pads: rows of output are as long as those of input
+    ((3, 3), (1, 1), (1, 1, 1, 1)), ((5, 5), (1, 1), (2, 2, 2, 2)), ((4, 3), (1, 1), (2, 0, 1, 2)),
+    ((1, 5), (1, 1), (0, 4, 0, 0)), ((3, 3), (2, 2), (2, 2, 2, 2)), ((2, 1), (1, 1), (1, 0, 0, 0)),
+    ((7, 3), (1, 3), (3, 3, 3, 3)), ((6, 2), (1, 1), (0, 1, 0, 0)),
+]  # fmt: skip
+
+
+@machines
+@given(
+    window=st.sampled_from(SAME), down=st.sampled_from([1, 1, 2]), case=st.fixed_dictionaries(finishes),
+    channels=st.sampled_from([1, 2, 4, 8, 16, 16, 24, 32, 40, 48]),
+    size=st.tuples(st.integers(1, 2), st.integers(6, 9), st.integers(1, 40)), seed=st.integers(0, 2**31),
+)  # fmt: skip
+@SETTINGS
+def test_depthwise_of_few_channels(
+    machine: Host, window: Any, down: int, case: dict[str, Any], channels: int, size: tuple[int, int, int], seed: int
+) -> None:
+    kernel, dilations, pads = window
+    convolve(
+        np.random.default_rng(seed), (*size, channels), channels, machine, group=channels, kernel=kernel,
+        strides=(down, 1), dilations=dilations, pads=pads, **case,
+    )  # fmt: skip
+
+
+@machines
+@pytest.mark.parametrize("width", [4, 5, 8, 11, 13, 33])
+@pytest.mark.parametrize("channels", [16, 24])
+def test_depthwise_rows_of_every_length(machine: Host, width: int, channels: int) -> None:
+    """Blocks at the ends, in the middle, and the one that overlaps; odd numbers of rows."""
+    window = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+    for rows in (1, 3, 4):
+        convolve(
+            np.random.default_rng(width), (2, rows, width, channels), channels, machine, group=channels,
+            added=rows == 3, threads=2, **window,
+        )  # fmt: skip
 
 
 @machines
@@ -244,6 +300,19 @@ def test_what_is_left_of_kernel_rows_is_done_together() -> None:
     stem = Window(1, 3, 1, 64, axis, axis, 0)
     tails = [make_quad_plan(stem, m, 64 * 147, fast=True, offset=False).tail for m in ABLE]
     assert {t and (t.start, t.bytes, t.steps) for t in tails} == {(20, 1, 2)}
+
+
+@needs_bytes
+@pytest.mark.parametrize("channels", [1, 2, 8, 16, 24])
+def test_few_channels_are_done_by_blocks_of_pixels(channels: int) -> None:
+    axis = Axis(70, 70, 3, 1, 1, 1)
+    window = Window(1, channels, channels, channels, axis, axis, 0)
+    for machine in ABLE:
+        assert takes_flat(window, machine, fast=True, offset=True)
+        plan = flat_plan(window, machine)
+        assert plan.phases * plan.width % channels == 0
+        assert plan.tile_rows == 2
+        assert {c for row in plan.channels() for c in row} == set(range(channels))
 
 
 @needs_bytes

@@ -112,10 +112,10 @@ def test_upsampling_by_two_places_each_pixel_in_its_own_corner() -> None:
         ((1, 4, 4), (1, 3), (2, 2), (0, 0, 0, 0), (4, 5)),  # a phase without taps: not by phases
     ],
 )
-@pytest.mark.parametrize("x_zero_point", [0, -128])
+@pytest.mark.parametrize(("dtype", "x_zero_point"), [(np.int8, 0), (np.int8, -128), (np.int16, 0), (np.int16, -3)])
 def test_phases_of_a_stride(
     machine: Host, size: tuple[int, int, int], kernel: tuple[int, int], strides: tuple[int, int],
-    pads: tuple[int, int, int, int], channels: tuple[int, int], x_zero_point: int,
+    pads: tuple[int, int, int, int], channels: tuple[int, int], dtype: type[np.generic], x_zero_point: int,
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(sum(size))
     taken, made = channels
@@ -124,7 +124,7 @@ def test_phases_of_a_stride(
         np.zeros(made, np.int8), rng.integers(18, 24, made).astype(np.int8),
     ]  # fmt: skip
     conv_transpose(
-        rng.integers(-128, 128, (*size, taken)).astype(np.int8),
+        (rng.integers(-128, 128, (*size, taken)) * (1 if dtype is np.int8 else 33)).astype(dtype),
         rng.integers(-128, 128, (made, *kernel, taken)).astype(np.int8),
         DType.I8, params, threads=(1, 2), machine=machine, scheme=Scheme.FORM_A, strides=strides, pads=pads,
         dilations=(1, 1), group=1, output_padding=(0, 0), x_zero_point=x_zero_point, zero_point=3, clamp_min=-128,

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hbc_runtime.isa import Concat, Expand, Gather, Pad, Reshape, Slice, Transpose
+from hbc_runtime.jit.host import Host
 from hbc_runtime.types import DType
-from tests.exact.harness import run_both
+from tests.exact.harness import MACHINES, run_both
 from tests.exact.light import EXACT, Array, arrays, shapes
 
 Shape = tuple[int, ...]
@@ -143,3 +144,17 @@ def test_expand(data: st.DataObject, shape: Shape, dtype: DType) -> None:
     x = data.draw(anything(source, dtype))
     (y,) = run_both(Expand(inputs=(), outputs=()), [x], [(shape, dtype)], threads=(1, 2))
     assert np.array_equal(y, np.broadcast_to(x, shape))
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("dtype", [DType.I8, DType.I16, DType.F32], ids=lambda d: d.text)
+def test_few_planes_become_pixels(machine: Host, dtype: DType) -> None:
+    """Runs of pixels with their ends; several images; and back, which is another copy."""
+    rng = np.random.default_rng(0)
+    for shape in ((1, 3, 67, 65), (2, 2, 1, 4097), (1, 4, 8, 8), (3, 3, 9, 11)):
+        x = rng.integers(-128, 128, shape).astype(dtype.numpy)
+        for perm in ((0, 2, 3, 1), (0, 3, 1, 2)):
+            out = tuple(shape[p] for p in perm)
+            op = Transpose(inputs=(), outputs=(), perm=perm)
+            (y,) = run_both(op, [x], [(out, dtype)], machine=machine, threads=(1, 2))
+            assert np.array_equal(y, x.transpose(perm))

@@ -172,7 +172,8 @@ MACHINE_CODE = (
     ),
     _one(
         "the kernel of a transposed convolution is not turned", "runtime/jit/kernels/conv.py",
-        "turned = values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values", "turned = values",
+        "turned = None if values is None else values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values",
+        "turned = values",
         "tests/exact/test_conv_transpose.py",
     ),
     _one(
@@ -531,6 +532,86 @@ THREADS = (
     ),
 )  # fmt: skip
 
+SPLIT, SPLIT_TESTS = "runtime/jit/split_sum.py", "tests/exact/test_split_sums.py"
+
+SUMS = (
+    _one(
+        "the last part of a long sum a step too short", SPLIT,
+        "ends = [*range(size, steps, size), steps]", "ends = [*range(size, steps, size), steps - 1]", SPLIT_TESTS,
+    ),
+    _one(
+        "the upper halves of weights worth one bit too little", SPLIT,
+        "f.b.shl(value, const(value.type, part.shift))", "f.b.shl(value, const(value.type, part.shift - 1))",
+        SPLIT_TESTS,
+    ),
+    _one(
+        "a part begins where the one before began", "runtime/jit/convolve.py",
+        "k.at(left, 4 * part.first)", "k.at(left, 4 * (part.first - part.steps) * (part.first > 0))", SPLIT_TESTS,
+    ),
+    _one(
+        "parts of which only the sums of both signs fit", SPLIT,
+        "sizes = np.abs(_by_step(half, segments).astype(np.int64)).sum",
+        "sizes = np.abs(_by_step(half, segments).astype(np.int64) // 2).sum", SPLIT_TESTS,
+    ),
+)  # fmt: skip
+
+FLAT, FLAT_TESTS = "runtime/jit/flat_depthwise.py", "tests/exact/test_bytes.py::test_depthwise_rows_of_every_length"
+PLANES = "tests/exact/test_move.py::test_few_planes_become_pixels"
+
+FEW_CHANNELS = (
+    _one(
+        "the last block of a flat row is left out", FLAT,
+        "        starts.append(row - plan.width)\n", "        pass\n", FLAT_TESTS,
+    ),
+    _one(
+        "a flat row's last bytes a place too far", FLAT,
+        "last = w.columns.size * w.channels - width", "last = w.columns.size * w.channels - width + 1", FLAT_TESTS,
+    ),
+    _one(
+        "filling one byte short at a flat row's end", FLAT,
+        "if 0 <= i - up < count else count", "if 0 <= i - up <= count else count", FLAT_TESTS,
+    ),
+    _one(
+        "channels of a block counted from another one's", FLAT,
+        "k.b.mul(part, i64(inverse))", "k.b.mul(part, i64(1))", FLAT_TESTS,
+    ),
+    _one(
+        "the last pair of rows begins a row too late", FLAT,
+        "i64(w.rows.out - plan.tile_rows))", "i64(w.rows.out - 1))", FLAT_TESTS,
+    ),
+    _one(
+        "weights of the second row not moved down", FLAT,
+        "((0, 0), (down, 4 * groups - kh - down), (0, 0))", "((0, 0), (0, 4 * groups - kh), (0, 0))", FLAT_TESTS,
+    ),
+    _one(
+        "the last row of an image is not gathered", "runtime/jit/quad_conv.py",
+        "count = (w.rows.out - 1) * w.rows.stride + w.rows.kernel\n",
+        "count = (w.rows.out - 1) * w.rows.stride + w.rows.kernel - 1\n",
+        "tests/exact/test_bytes.py::test_images_gathered_once_for_all_panels",
+    ),
+    _one(
+        "a thread that begins within an image does not gather it", "runtime/jit/quad_conv.py",
+        "k.b.add(k.b.mul(panel, i64(numbers)), number), k.begin)", "k.b.mul(panel, i64(numbers)), k.begin)",
+        "tests/exact/test_bytes.py::test_images_gathered_once_for_all_panels",
+    ),
+    _one(
+        "a run of pixels without its last one", "runtime/jit/kernels/move.py",
+        "stop = k.smin(k.b.add(first, i64(PLANE_RUN)), i64(along.size))",
+        "stop = k.smin(k.b.add(first, i64(PLANE_RUN - 1)), i64(along.size))", PLANES,
+    ),
+    _one(
+        "pixels where they would lie densely, though phases share rows", "runtime/jit/phases.py",
+        "return Spread(self.first, self.pixel, self.line, self.image)",
+        "return Spread(self.first, self.pixel, self.line, self.line)", PHASES,
+    ),
+    _one(
+        "half a step forgotten in wide arithmetic", JIT,
+        "return WideScale(e.resize(multiplier, I64), e.b.sub(shift, half), half)",
+        "return WideScale(e.resize(multiplier, I64), shift, e.b.sub(half, half))", "tests/exact/test_split_sums.py",
+    ),
+)  # fmt: skip
+
 MUTANTS: tuple[Mutant, ...] = (
-    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *PRODUCTS, *DERIVATION, *BOTH, *LIGHT, *THREADS
+    *REFERENCE, *MACHINE_CODE, *BYTES, *PAIRS, *AARCH64, *PRODUCTS, *DERIVATION, *BOTH, *LIGHT, *THREADS, *SUMS,
+    *FEW_CHANNELS,
 )  # fmt: skip

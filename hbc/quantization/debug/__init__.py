@@ -10,7 +10,14 @@ Every function returns a report: `.rows` for programs, `.table()` for rich, `.to
 
 from __future__ import annotations
 
+import importlib.util
+
 from hbc.debug import Report, write_page
+from hbc.diagnostics import NoTorch, QuantizationError
+
+if importlib.util.find_spec("torch") is None:  # before the imports below say less
+    raise QuantizationError(NoTorch())
+
 
 from .advising import AdviceReport, AdviceRow, Int16Setter, advise
 from .bad_cases import CaseRow, CasesReport, bad_cases

@@ -14,6 +14,7 @@ from ...program import Tensor
 from ...types import DType
 from ..convolve import Operands
 from ..finish import Finish, Sum, constant
+from ..flat_depthwise import FlatPlan, convolve_flat, flat_plan, pack_flat, takes_flat
 from ..fused import AddedConv2d
 from ..host import Dot, Host
 from ..offset import OFFSET, is_offset
@@ -45,7 +46,8 @@ def takes_quads(window: Window, image: Tensor, weight: np.dtype[Any], host: Host
         return False
     if window.is_depthwise:
         positive = is_positive(image) and window.fill >= 0
-        return takes_depthwise(window, host, fast=quick, offset=is_offset(image) or positive)
+        how = {"fast": quick, "offset": is_offset(image) or positive}
+        return takes_flat(window, host, **how) or takes_depthwise(window, host, **how)
     return True
 
 
@@ -89,7 +91,7 @@ def pack_byte_window(
     parameters = pack_parameters(plan, host, group, wrapped(starts), rows, op.scheme)
     shifts = op.scheme in {Scheme.FORM_A, Scheme.FORM_B} and bool(np.any(rows[1]))
     if window.is_depthwise:
-        panels = pack_depthwise(turned, plan)
+        panels = pack_flat(turned, plan) if isinstance(plan, FlatPlan) else pack_depthwise(turned, plan)
     elif not further:
         panels = pack_quads(turned, plan, group, segments_of(window))
     return Packed((parameters, panels, *further), ByteVariant(plan, shifts))
@@ -102,7 +104,8 @@ def packs(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bo
 
 def _plan(window: Window, image: Tensor, weight: Array, host: Host, *, quick: bool) -> QuadPlan:
     if window.is_depthwise:
-        return depthwise_plan(window, host)
+        flat = takes_flat(window, host, fast=quick, offset=True)
+        return flat_plan(window, host) if flat else depthwise_plan(window, host)
     if host.dot is Dot.PAIRS:
         return plan_pairs(window, host, weight.size, fast=quick, positive=is_positive(image))
     return make_quad_plan(window, host, weight.size, fast=quick, offset=is_offset(image))
@@ -117,7 +120,10 @@ def emit_byte_window(k: KernelBuilder, window: Window, finish: Finish, at: Opera
     """The kernel."""
     variant: ByteVariant = k.variant
     if window.is_depthwise:
-        convolve_depthwise(k, window, variant.plan, finish, at, shifts=variant.shifts)
+        if isinstance(variant.plan, FlatPlan):
+            convolve_flat(k, window, variant.plan, finish, at, shifts=variant.shifts)
+        else:
+            convolve_depthwise(k, window, variant.plan, finish, at, shifts=variant.shifts)
         return
     convolution = QuadConvolution(window, variant.plan, finish, variant.shifts)
     if isinstance(variant.plan, PairPlan):

@@ -14,7 +14,7 @@ from ...isa import Conv2d, ConvTranspose2d, Matmul, Scheme
 from ...numerics import I32_MAX
 from ...program import Tensor
 from ...types import DType
-from ..convolve import Convolution, Operands, Plan, convolve, make_plan, pack_weight
+from ..convolve import Convolution, Operands, Plan, convolve, in_parts, make_plan, pack_weight
 from ..dynamic import pack_panel
 from ..finish import Sum, Weights, addend_bound, constant, pack_bias, pack_parameters
 from ..fused import AddedConv2d
@@ -118,13 +118,15 @@ def pack_window(
     if values is not None and not wide and takes_quads(window, image, values.dtype, host, quick=quick):
         return pack_byte_window(op, window, values, bias, image, constants, host, quick=quick)
     plan = make_plan(window, host, wide=wide, dynamic=values is None)
+    turned = None if values is None else values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values
+    if wide and turned is not None:
+        plan = in_parts(plan, window, turned, far_of(window, x), host)
     names = parameter_names(op)
     arrays = [
-        pack_bias(bias, plan.shape, 1 if plan.depthwise else window.group),
+        pack_bias(bias, plan.final, 1 if plan.depthwise else window.group),
         pack_parameters(constants, names, plan.shape, 1 if plan.depthwise else window.group),
     ]
-    if values is not None:
-        turned = values[:, ::-1, ::-1] if isinstance(op, ConvTranspose2d) else values
+    if turned is not None:
         arrays.append(pack_weight(turned, window, plan, host))
     return Packed(tuple(arrays), plan)
 
@@ -159,18 +161,23 @@ def emit_window(k: KernelBuilder, op: AnyConv, window: Window, ins: Sequence[Ten
     convolve(k, c, at, pack)
 
 
+def far_of(window: Window, x: DType) -> int:
+    """The largest |x − zero point|, padding included."""
+    lo, hi = x.limits
+    return max(abs(lo - window.zero_point), abs(hi - window.zero_point))
+
+
 def fits_i32(
     window: Window, x: DType, weight: Tensor, values: Array | None, bias: Array | None, addend: int | None
 ) -> bool:
     """True where no accumulator, in any order of summation, can leave i32, and the operands fit i16 (D3)."""
     if addend is None or (x is DType.I16 and window.zero_point != 0):
         return False
-    lo, hi = x.limits
-    far = max(abs(lo - window.zero_point), abs(hi - window.zero_point))
+    far = far_of(window, x)
     start = np.abs(bias.astype(np.int64)) if bias is not None else np.int64(0)
     if values is None:
         taps = weight.elements // weight.shape[0]
         total = np.int64(taps * far * -weight.dtype.limits[0]) + start
     else:
-        total = np.abs(values.astype(np.int64)).reshape(weight.shape[0], -1).sum(axis=1) * far + start
+        total = np.abs(values.astype(np.int64)).reshape(len(values), -1).sum(axis=1) * far + start
     return int(np.max(total)) + addend <= I32_MAX

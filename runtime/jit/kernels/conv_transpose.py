@@ -1,4 +1,4 @@
-"""ConvTranspose2d: by phases where bytes allow (`phases.py`), else the convolution of a stuffed input (`window.py`)."""
+"""ConvTranspose2d: by phases where its window allows (`phases.py`), else as a convolution with holes (`window.py`)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...isa import ConvTranspose2d
 from ...program import Tensor
+from ..convolve import Convolution, Plan, convolve
 from ..convolve import Operands as Addresses
 from ..finish import constant
 from ..host import Dot, Host
+from ..offset import is_offset
 from ..phases import Phase, convolve_phase, phases_of
 from ..quad_conv import QuadConvolution
 from ..registry import Constants, KernelBuilder, Packed, kernel, operand, packing
 from ..window import Axis, Window
-from .byte_conv import finish_of, is_quick, pack_byte_window, takes_quads
+from .byte_conv import ByteVariant, finish_of, is_quick, pack_byte_window, takes_quads
 from .conv import emit_window, fits_i32, pack_window
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class PhasesVariant:
-    """The packing variant: every phase, and how it was packed."""
+    """The packing variant: every phase, how it was packed, and in how many arrays."""
 
-    phases: tuple[tuple[Phase, Any], ...]  # with ByteVariants
+    phases: tuple[tuple[Phase, ByteVariant | Plan, int], ...]
 
 
 @packing(ConvTranspose2d)
@@ -35,27 +40,36 @@ def pack_conv_transpose(
     """As for Conv2d, phase by phase, or with the kernel turned round."""
     x, weight, out = operand(ins, 0), operand(ins, 1), outs[0]
     window, values = transposed_window(op, x, weight, out), constants[1]
-    phases = () if host.dot is Dot.PAIRS else phases_of(window)  # whose panels hold lists of further steps besides
+    phases = () if values is None else phases_of(window)
     quick = is_quick(op, out, constants, host)
     bias = constant(constants, 2, "bias") if op.inputs[2] >= 0 else None
     narrow = values is not None and fits_i32(window, x.dtype, weight, values, bias, 0)
-    if values is None or not phases or not narrow or not takes_quads(window, x, values.dtype, host, quick=quick):
+    quads = values is not None and narrow and takes_quads(window, x, values.dtype, host, quick=quick)
+    if not phases or (quads and host.dot is Dot.PAIRS):  # whose panels hold lists of further steps besides
         return pack_window(op, window, weight, (x, out), constants, host, 0)
-    packed = [_pack_phase(op, p, x, constants, host, quick=quick) for p in phases]
-    arrays = tuple(a for p in packed for a in p.arrays)
-    return Packed(arrays, PhasesVariant(tuple((p, q.variant) for p, q in zip(phases, packed, strict=True))))
+    found = []
+    for phase in phases:
+        own = _of_phase(phase, constants)
+        if quads:
+            values, bias = own[1], own[2] if op.inputs[2] >= 0 else None
+            assert values is not None
+            found.append(pack_byte_window(op, phase.window, values, bias, x, own, host, quick=quick))
+        else:
+            found.append(pack_window(op, phase.window, weight, (x, out), own, host, 0))
+    variants = []
+    for phase, packed in zip(phases, found, strict=True):
+        assert isinstance(packed.variant, ByteVariant | Plan)
+        variants.append((phase, packed.variant, len(packed.arrays)))
+    return Packed(tuple(a for packed in found for a in packed.arrays), PhasesVariant(tuple(variants)))
 
 
-def _pack_phase(
-    op: ConvTranspose2d, phase: Phase, x: Tensor, constants: Constants, host: Host, *, quick: bool
-) -> Packed:
+def _of_phase(phase: Phase, constants: Constants) -> list[Array | None]:
     """One phase's weights and parameters; where pixels are joined, each has its own copy of the parameters."""
     values = constant(constants, 1, "weight")
-    channels = len(values)
-    own = [np.tile(c, phase.joined) if c is not None and c.shape == (channels,) else c for c in constants]
-    bias = own[2] if op.inputs[2] >= 0 else None
-    turned_back = phase.weights(values[:, ::-1, ::-1])[:, ::-1, ::-1]  # as `pack_byte_window` turns it again
-    return pack_byte_window(op, phase.window, turned_back, bias, x, own, host, quick=quick)
+    channels = (len(values),)
+    own = [np.tile(c, phase.joined) if c is not None and c.shape == channels else c for c in constants]
+    own[1] = phase.weights(values[:, ::-1, ::-1])[:, ::-1, ::-1]  # as packing turns it again
+    return own
 
 
 @kernel(ConvTranspose2d)
@@ -63,16 +77,24 @@ def emit_conv_transpose(
     k: KernelBuilder, op: ConvTranspose2d, ins: Sequence[Tensor | None], outs: Sequence[Tensor]
 ) -> None:
     """One function per phase; the items are those of all phases, one after the other."""
+    x, out = operand(ins, 0), outs[0]
     if not isinstance(k.variant, PhasesVariant):
-        emit_window(k, op, transposed_window(op, operand(ins, 0), operand(ins, 1), outs[0]), ins, outs[0])
+        emit_window(k, op, transposed_window(op, x, operand(ins, 1), out), ins, out)
         return
-    parts = []
-    for number, (phase, variant) in enumerate(k.variant.phases):
+    parts, done = [], 0
+    for number, (phase, variant, count) in enumerate(k.variant.phases):
         part = k.part(number, (ins, outs), variant)
-        parameters, weight = part.packed[2 * number : 2 * number + 2]
-        at = Addresses(part.ins[0], weight, parameters, parameters, part.outs[0], part.outs[0])
-        c = QuadConvolution(phase.window, variant.plan, finish_of(op, outs[0], None), variant.shifts)
-        convolve_phase(part, c, phase, at)
+        arrays, finish = part.packed[done : done + count], finish_of(op, out, None)
+        done += count
+        if isinstance(variant, ByteVariant):
+            parameters, weight = arrays
+            at = Addresses(part.ins[0], weight, parameters, parameters, part.outs[0], part.outs[0])
+            convolve_phase(part, QuadConvolution(phase.window, variant.plan, finish, variant.shifts), phase, at)
+        else:
+            bias, parameters, weight = arrays
+            at = Addresses(part.ins[0], weight, bias, parameters, part.outs[0], part.outs[0])
+            own = (phase.window, variant, finish, x.dtype, out.dtype, None, is_offset(x), phase.spread)
+            convolve(part, Convolution(*own), at)
         parts.append(part)
     k.call_parts(parts)
 

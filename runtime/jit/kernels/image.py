@@ -12,6 +12,7 @@ from ..fused import QuantizeImage
 from ..loops import coordinates, rows, span
 from ..offset import store_q
 from ..registry import KernelBuilder, Operands, kernel, operand
+from .move import interleaved_planes
 from .quant import one_quantizer
 
 
@@ -34,20 +35,8 @@ def emit_quantize_image(k: KernelBuilder, op: QuantizeImage, ins: Operands, outs
                 for p, q in enumerate(planes):
                     store_q(k, outs[0], q, k.outs[0], k.b.add(at, i64(p)))
             else:
-                store_q(k, outs[0], _interleaved(k, planes, lanes), k.outs[0], at)
+                store_q(k, outs[0], interleaved_planes(k, planes, lanes), k.outs[0], at)
 
         span(k, 0, w, k.host.lanes, body)
 
     rows(k, n * h, row, cost=4 * outs[0].elements)
-
-
-def _interleaved(k: KernelBuilder, planes: list[ir.Value], lanes: int) -> ir.Value:
-    """Vectors p0, p1, … → p0[0], p1[0], …, p0[1], p1[1], …"""
-    joined, count = planes[0], 1
-    for plane in planes[1:]:  # side by side first: a shuffle takes two vectors of one length
-        width = count * lanes
-        padded = k.shuffle(plane, [min(j, lanes - 1) for j in range(width)])
-        joined = k.shuffle(joined, range(width + lanes), padded)
-        count += 1
-    order = [p * lanes + j for j in range(lanes) for p in range(count)]
-    return k.shuffle(joined, order)

@@ -17,6 +17,8 @@ from ..registry import KernelBuilder, Operands, kernel, operand
 
 COPY_BLOCK = 1 << 16  # bytes of one work item of a plain copy
 TILE_BYTES = 16  # a transposed tile is this many bytes wide: one 128-bit register, which every host has
+FEW_PLANES = 4  # up to which a pixel's elements are interleaved from as many vectors
+PLANE_RUN = 4096  # pixels
 LINE_TILES = 4  # tiles that one work item does side by side, so that whole cache lines of the source are used
 
 
@@ -220,9 +222,13 @@ def _source_row(
 def _copy_transposed(k: KernelBuilder, source: ir.Value, axes: Sequence[Axis], along: Axis, ty: ir.IntType) -> None:
     """A copy whose last axis is far apart in the source, where `along` (one of `axes`) is contiguous.
 
-    A work item is a strip of LINE_TILES tiles along that axis, over the whole of the last one.
+    Few planes are interleaved. Otherwise a work item is a strip of LINE_TILES tiles along that axis, over the whole of
+    the last one.
     """
     last, tile = axes[-1], TILE_BYTES // size_of(ty)
+    if last.size <= FEW_PLANES and last.out == 1 and along.out == last.size and along.size >= 4 * k.host.lanes:
+        _copy_planes(k, source, axes, along, ty)
+        return
     strip = LINE_TILES * tile
     strips = -(-along.size // strip)
     others = [axis for axis in axes[:-1] if axis is not along]
@@ -265,6 +271,48 @@ def _transpose_tile(
         vectors = [k.shuffle(a, order, b) for a, b in pairs for order in orders]
     for i, v in enumerate(vectors):
         k.store(v, out, i * out_stride)
+
+
+def _copy_planes(k: KernelBuilder, source: ir.Value, axes: Sequence[Axis], along: Axis, ty: ir.IntType) -> None:
+    """A copy whose last axis is a few planes, each contiguous along the axis before it: pixels of some channels.
+
+    A work item is a run of PLANE_RUN pixels.
+    """
+    last = axes[-1]
+    others = [axis for axis in axes[:-1] if axis is not along]
+    runs, size = -(-along.size // PLANE_RUN), size_of(ty)
+
+    def body(item: ir.Value) -> None:
+        outer, number = coordinates(k, item, (math.prod(axis.size for axis in others), runs))
+        x = k.at(source, _offset(k, outer, others), size)
+        y = k.at(k.outs[0], _offset(k, outer, others, out=True), size)
+        first = k.b.mul(number, i64(PLANE_RUN))
+
+        def pixels(i: ir.Value, lanes: int) -> None:
+            planes = [k.load(x, k.b.add(i, i64(p * last.source)), ty, lanes) for p in range(last.size)]
+            at = k.b.mul(i, i64(last.size))
+            if lanes > 1:
+                k.store(interleaved_planes(k, planes, lanes), y, at)
+                return
+            for p, value in enumerate(planes):
+                k.store(value, y, k.b.add(at, i64(p)))
+
+        stop = k.smin(k.b.add(first, i64(PLANE_RUN)), i64(along.size))
+        span(k, first, stop, k.host.lanes * (2 if size <= 2 else 1), pixels)
+
+    rows(k, math.prod(axis.size for axis in others) * runs, body)
+
+
+def interleaved_planes(k: Emitter, planes: list[ir.Value], lanes: int) -> ir.Value:
+    """Vectors p0, p1, … → p0[0], p1[0], …, p0[1], p1[1], …"""
+    joined, count = planes[0], 1
+    for plane in planes[1:]:  # side by side first: a shuffle takes two vectors of one length
+        width = count * lanes
+        padded = k.shuffle(plane, [min(j, lanes - 1) for j in range(width)])
+        joined = k.shuffle(joined, range(width + lanes), padded)
+        count += 1
+    order = [p * lanes + j for j in range(lanes) for p in range(count)]
+    return k.shuffle(joined, order)
 
 
 # ---- bytes
