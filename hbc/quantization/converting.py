@@ -46,7 +46,8 @@ def _proto(
     require_prepared(model, verb)
     require_calibrated(model)
     args = arguments(example_inputs)
-    model.meta["interface"].leaves(args)
+    meta: dict[str, Any] = model.meta  # type: ignore[assignment]
+    meta["interface"].leaves(args)
     check_devices(model, args)
     return to_onnx(as_graph(model, args), args, name, outputs, form)
 
