@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 
 from hbc import frontend
 from hbc.backend.bpu.fast_perf import FastPerfTarget
+from hbc.backend.bpu.march import MARCHES
 from hbc.backend.bpu.target import Target
+from hbc.backend.bpu.tiling import TilingOptions, stream_timing, tile_what_fits
 from hbc.diagnostics import CpuRefused, EmitError, ZeroPointRefused, error
 from hbc.ir.core import Module
 from hbc.ir.location import NodeLoc
 from hbc.passes.manager import PassEvent, PassManager
 from hbc_runtime import hbm
 from hbc_runtime.native import with_native_code
-from hbc_runtime.program import Program
+from hbc_runtime.program import BpuSegment, Program
 
 from .files import write_atomically
 from .options import CompileOptions, pick
-from .report import Constants, Report, constant_operands, constant_rows, source_nodes
+from .report import Constants, Report, StreamRow, constant_operands, constant_rows, source_nodes
 from .words import plural, shape_text
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageBegun:
-    """A stage is about to run: `load`, one of the target's stages, `emit`, or `native`."""
+    """A stage is about to run: `load`, one of the target's stages, `emit`, `tile`, or `native`."""
 
     name: str
 
@@ -80,10 +82,29 @@ def compile_model(
         program = target.emit(lowered.module)
     report = Report.of(lowered.module, program, lowered.nodes, constant_rows(lowered.read, lowered.placed))
     _refuse(report, options)
+    with stage("tile", 0, on_event):
+        program, streams = _streams(program, options)
+    report = report.with_streams(streams)
     if options.aot:
         with stage("native", 0, on_event):
             program = with_native_code(program)
     return Compiled(program, report, lowered.module)
+
+
+def _streams(program: Program, options: CompileOptions) -> tuple[Program, tuple[StreamRow, ...]]:
+    """The program with command streams, and a row for each BPU segment."""
+    march = MARCHES[program.march]
+    tiled, refused = tile_what_fits(program, TilingOptions(options.optimize_level, options.objective))
+    rows = []
+    for m, model in enumerate(tiled.models):
+        for n, segment in enumerate(model.segments):
+            if (m, n) in refused:
+                rows.append(StreamRow(segment.name, refused=str(refused[m, n])))
+            elif isinstance(segment, BpuSegment) and (stream := segment.commands) is not None:
+                us = stream_timing(model, segment, stream, march).cycles / march.clock_mhz
+                moved = stream.loaded_bytes, stream.stored_bytes
+                rows.append(StreamRow(segment.name, len(stream.commands), stream.on_chip_bytes, *moved, round(us, 3)))
+    return tiled, tuple(rows)
 
 
 def lower_model(

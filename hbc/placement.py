@@ -19,7 +19,7 @@ from hbc.passes.manager import PassManager
 
 from .driver import OnEvent, stage
 from .options import CompileOptions
-from .report import NodeRow, node_rows
+from .report import QUANT_NODES, NodeRow, node_rows
 from .report import source_nodes as nodes_of
 
 if TYPE_CHECKING:
@@ -57,9 +57,14 @@ class Placement:
     nodes: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def layers(self) -> tuple[Placed, ...]:
+        """The nodes that do more than quantise or dequantise."""
+        return tuple(n for n in self.nodes if n.op_type not in QUANT_NODES)
+
     def on(self, device: str) -> tuple[Placed, ...]:
-        """The nodes on one device."""
-        return tuple(n for n in self.nodes if n.device == device)
+        """The layers on one device."""
+        return tuple(n for n in self.layers if n.device == device)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as JSON values."""

@@ -57,7 +57,7 @@ def command(
 
 def _show(out: Screen, found: Placement, *, refused: bool) -> None:
     room = max(16, out.out.width // 5)
-    nodes = found.on("cpu") if refused else found.nodes
+    nodes = found.on("cpu") if refused else found.layers
     if nodes:
         rows = [row for node in nodes for row in _rows(node, room)]
         out.result(table(COLUMNS, rows, title=f"{found.model} on {found.march}"))
@@ -67,8 +67,8 @@ def _show(out: Screen, found: Placement, *, refused: bool) -> None:
         out.result(table(RULES, sorted(says.items())))
         out.result("")
     counts = ", ".join(f"{len(found.on(d))} {d}" for d in ("bpu", "cpu", "host", "folded") if found.on(d))
-    subgraphs = {n.subgraph for n in found.nodes if n.subgraph}
-    out.result(f"{plural(len(found.nodes), 'node')}: {counts}; {plural(len(subgraphs), 'subgraph')}")
+    subgraphs = {n.subgraph for n in found.layers if n.subgraph}
+    out.result(f"{plural(len(found.layers), 'node')}: {counts}; {plural(len(subgraphs), 'subgraph')}")
     if found.pseudo:
         out.result("the model has no scales: made-up int8 scales stood in for them, so numbers were not looked at")
     for note in found.notes:

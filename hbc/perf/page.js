@@ -185,7 +185,7 @@
 
   function alive() {
     const S = D.stream, root = svg("svg", { viewBox: "0 0 1150 240", role: "img", "aria-label": "tiles on chip" }, document.getElementById("alive"));
-    const box = { left: 70, right: 1130, top: 24, bottom: 200 }, n = S.memory.length, w = (box.right - box.left) / n;
+    const box = { left: 70, right: 1105, top: 24, bottom: 200 }, n = S.memory.length, w = (box.right - box.left) / n;
     const top = Math.max(D.onchip * 1.1, ...S.memory), y = (v) => box.bottom - v / top * (box.bottom - box.top);
     const xs = []; for (let i = 0; i <= n; i += Math.max(1, Math.ceil(n / 8))) xs.push([box.left + i * w, time(i * S.end / n)]);
     axes(root, box, xs, [0, 0.25, 0.5, 0.75, 1].map((f) => [y(f * top), bytes(f * top)]), "", "bytes of tiles alive");

@@ -69,6 +69,7 @@ def test_the_same_model_fits_a_march_that_has_the_ops() -> None:
 def test_a_quantised_model_keeps_its_scales_and_says_which_tensor_has_none() -> None:
     found = place_model(model(quantised=True), CompileOptions(march="nash"))
     assert not found.pseudo
+    assert [n.op_type for n in found.nodes if n not in found.layers] == ["QuantizeLinear", "DequantizeLinear"]
     row = next(n for n in found.nodes if n.node == "wide")
     assert row.device == "cpu"
     assert not row.refusals

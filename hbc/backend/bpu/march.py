@@ -24,6 +24,8 @@ class MarchSpec:
     boards: str
     cores: int  # [hw]
     tops: float  # peak int8 TOPS of the chip [hw]
+    ddr_mb_per_s: int  # peak of the memory on the march's board, 10⁶ bytes: width times rate [assumed]
+    lanes: int  # elements that an engine other than the tensor engine makes in a cycle [assumed]
     activations: tuple[DType, ...]  # [ops]
     weights: tuple[DType, ...]  # [ops]
     max_kernel: int  # conv, per axis [ops]
@@ -127,7 +129,8 @@ MARCHES: dict[str, MarchSpec] = {
     m.name: m
     for m in (
         MarchSpec(
-            "bernoulli2", "RDK X3, J3", cores=2, tops=5, activations=(DType.I8,), weights=(DType.I8,),
+            "bernoulli2", "RDK X3, J3", cores=2, tops=5, ddr_mb_per_s=12800, lanes=32,
+            activations=(DType.I8,), weights=(DType.I8,),
             max_kernel=7, max_conv_stride=256, max_dilation=16, max_conv_channels=2048, max_kernel_volume=32768,
             max_conv_pad=256, max_transpose_kernel=14, max_transpose_stride=4, max_transpose_channels=2048,
             max_pool_kernel=64, max_avg_kernel=7, max_pool_stride=185, max_global_pool=8192,
@@ -139,11 +142,14 @@ MARCHES: dict[str, MarchSpec] = {
             elementwise_rank=4, max_concat_channels=2048, max_sum_stride=2, reduced_axes=(0, 1), has_gather=False,
             half_transpose_pad=True, dilates_by_powers=True,
         ),
-        MarchSpec("bayes", "J5, RDK Ultra", cores=2, tops=128, on_chip_bytes=4 * MIB, **_BAYES),  # type: ignore[arg-type]
-        MarchSpec("bayes-e", "RDK X5", cores=1, tops=10, on_chip_bytes=2 * MIB, **_BAYES),  # type: ignore[arg-type]
-        MarchSpec("nash-e", "J6E, RDK S100", cores=1, tops=80, on_chip_bytes=4 * MIB, **_NASH),  # type: ignore[arg-type]
-        MarchSpec("nash-m", "J6M, RDK S100P", 1, 128, on_chip_bytes=4 * MIB, clock_mhz=1500, **_NASH),  # type: ignore[arg-type]
-        MarchSpec("nash-p", "J6P, RDK S600", cores=4, tops=560, on_chip_bytes=6 * MIB, **_NASH),  # type: ignore[arg-type]
+        MarchSpec("bayes", "J5, RDK Ultra", 2, 128, ddr_mb_per_s=51200, lanes=256, on_chip_bytes=4 * MIB, **_BAYES),  # type: ignore[arg-type]
+        MarchSpec("bayes-e", "RDK X5", 1, 10, ddr_mb_per_s=17064, lanes=64, on_chip_bytes=2 * MIB, **_BAYES),  # type: ignore[arg-type]
+        MarchSpec("nash-e", "J6E, RDK S100", 1, 80, ddr_mb_per_s=76800, lanes=256, on_chip_bytes=4 * MIB, **_NASH),  # type: ignore[arg-type]
+        MarchSpec(
+            "nash-m", "J6M, RDK S100P", 1, 128, ddr_mb_per_s=76800, lanes=256, on_chip_bytes=4 * MIB, clock_mhz=1500,
+            **_NASH,  # type: ignore[arg-type]
+        ),
+        MarchSpec("nash-p", "J6P, RDK S600", 4, 560, ddr_mb_per_s=153600, lanes=512, on_chip_bytes=6 * MIB, **_NASH),  # type: ignore[arg-type]
     )
 }  # fmt: skip
 assert tuple(MARCHES) == NAMES

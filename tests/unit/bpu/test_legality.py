@@ -225,7 +225,8 @@ CASES: dict[str, tuple[str, Make, str, Make]] = {
         lambda: move(ops.Gather, (4,), (1,), axis=0, indices=(1,)),
     ),
     "has-gather": (
-        "bernoulli2", lambda: move(ops.Gather, (4,), (1,), axis=0, indices=(1,)), "", lambda: elementwise(ops.Add, 4),
+        "bernoulli2", lambda: move(ops.Gather, (4,), (1,), axis=0, indices=(1,)), "axis 0 of 4",
+        lambda: move(ops.Gather, (1, 4, 2, 2), (1, 4, 4, 2), axis=2, indices=(0, 0, 1, 1)),
     ),
     "resize-size": ("bayes-e", lambda: resized(8193), "8193", lambda: resized(2048)),
     "has-grid-sample": ("bernoulli2", lambda: sampled(8, 8), "", lambda: elementwise(ops.Add, 4)),

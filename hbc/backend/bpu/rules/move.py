@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
@@ -96,11 +97,14 @@ def gather_size(op: ops.Gather, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.Gather, where=lambda march: not march.has_gather)
 def has_gather(op: ops.Gather, march: MarchSpec) -> Rejection | None:
-    """{march.name} does not gather.
+    """{march.name} does not gather, but for rows or columns of [N,C,H,W] in order: a nearest resize.
 
     Try: use slices and a concat.
     """
-    return reject("")
+    ordered = all(a <= b for a, b in pairwise(op.indices))
+    if op.x.type.rank == 4 and op.axis in {2, 3} and ordered:
+        return None
+    return reject(f"Here along axis {op.axis} of {_dims(op.x.type.shape)}.")
 
 
 @legal(ops.ResizeLinear, ops.ResizeNearest)

@@ -75,11 +75,6 @@ class Rule:
             return None
         return Refusal(self.name, self.text(march), found.reason, found.hint or self.advice(march))
 
-    def check(self, op: Op, march: MarchSpec) -> Rejection | None:
-        """The rejection, its reason led by the constraint's own text."""
-        found = self.refusal(op, march)
-        return None if found is None else found.rejection
-
 
 def legal(
     *classes: type[Op], where: Callable[[MarchSpec], bool] = everywhere
