@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hbc_runtime.numerics import ScaleRangeError
 
 from . import exact_constants as constants
 from .exact_constants import Floats, Ints, Requantization
-from .exact_integers import Through, holder, on_device, put, recovered, requantized_, within
+from .exact_integers import FLOAT32, Through, holder, on_device, put, recovered, requantized_, within
 from .fake_quantize import BITS, FakeQuantize
 from .onnx_rules import pair
 from .units import ACTIVATIONS, QuantizedUnit, QuantizedWeighted
@@ -41,6 +42,7 @@ class _Job:
     bound: float  # the accumulator's, in steps
     kind: torch.dtype
     along: list[int]
+    splits: bool  # int16 operands as 256 · high + low, whose products float32 holds
 
 
 class Weighted:
@@ -102,7 +104,8 @@ class Weighted:
         kind = holder(max(bound, 0.0 if other is None else 32767.0 * -other.spec.qmin))
         along = [1] * ints.dim()
         along[-1 if unit.kind is nn.Linear else 1] = -1
-        return None if kind is None else _Job(acc_scale, whole, mixed, bound, kind, along)
+        splits = kind is torch.float64 and source.spec.dtype == "int16" and 255 * sums.max(initial=0.0) < FLOAT32
+        return None if kind is None else _Job(acc_scale, whole, mixed, bound, kind, along, splits)
 
     def _run(
         self, unit: QuantizedWeighted, job: _Job, ints: Tensor, operands: Sequence[Tensor]
@@ -111,9 +114,8 @@ class Weighted:
         x, source, fq = operands[0], unit.sources[0], unit.activation_post_process
         assert source is not None
         if unit.kind is nn.Linear and x.dim() != len(job.along):
-            job = _Job(job.acc_scale, job.bias, job.addend, job.bound, job.kind, [1] * (x.dim() - 1) + [-1])
-        (bias,) = put([job.bias], job.along, x.device, job.kind)
-        acc = unit.product(recovered(x, source.scale, job.kind), ints.to(job.kind), bias.view(-1))
+            job = replace(job, along=[1] * (x.dim() - 1) + [-1])
+        acc = self._accumulator(unit, job, ints, recovered(x, source.scale))
         if job.addend is not None:
             acc += self._addend(unit, job, operands[1])
         if fq is not None and fq.observes():
@@ -129,6 +131,18 @@ class Weighted:
             return q * out, q, (numerics.I32_MIN, numerics.I32_MAX)
         low, high = clamp_of(fq, CLIPS[unit.activation])
         return q.clamp(low, high).mul_(fq.scale.detach()), q, (low, high)
+
+    @staticmethod
+    def _accumulator(unit: QuantizedWeighted, job: _Job, ints: Tensor, q: Tensor) -> Tensor:
+        """Products and bias."""
+        (bias,) = put([job.bias], job.along, q.device, job.kind)
+        with _by_sums(q):
+            if not job.splits:
+                return unit.product(q.to(job.kind), ints.to(job.kind), bias.view(-1))
+            high = (q * 2.0**-8).floor_()
+            low = q.sub_(high, alpha=256)
+            above, below = (unit.product(part, ints) for part in (high, low))
+        return above.to(job.kind).mul_(256).add_(below).add_(bias)
 
     @staticmethod
     def _requantization(unit: QuantizedWeighted, job: _Job) -> tuple[Requantization, Ints, float]:
@@ -152,6 +166,13 @@ class Weighted:
         mult, shift = job.addend
         (factor,) = put([np.ldexp(mult.astype(np.float64), -shift)], job.along, addend.device, job.kind)
         return recovered(addend, source.scale, job.kind).mul_(factor).floor_()
+
+
+def _by_sums(x: Tensor) -> AbstractContextManager[Any]:
+    """Products as sums of products, exact in any order. On CUDA, cuDNN may transform them (Winograd, FFT), with reals
+    between; without it torch multiplies matrices, whose TF32 holds int8 operands. Not run on such a device yet.
+    """
+    return torch.backends.cudnn.flags(enabled=False) if x.is_cuda else nullcontext()
 
 
 def _spread(values: np.ndarray, count: int) -> np.ndarray:

@@ -77,7 +77,8 @@ class QuantizedUnit(nn.Module, abc.ABC):
 
             if self.exact is None:
                 self.exact = strategy(self)
-            return self.exact(self, operands)
+            with torch.autocast(operands[0].device.type, enabled=False):  # half precision would round the integers
+                return self.exact(self, operands)
         return self.plain(*operands)
 
     def plain(self, *operands: Tensor) -> Tensor:

@@ -108,3 +108,20 @@ def test_exact_training_has_the_gradients_of_plain_training(name: str) -> None:
     cosine = torch.nn.functional.cosine_similarity(found[0], found[1], dim=0)
     assert found[0].numel() == found[1].numel() > 0
     assert float(cosine) > 0.98
+
+
+@pytest.mark.parametrize("name", ["residual", "attention", "pools"])
+def test_exact_under_autocast(name: str) -> None:
+    """bfloat16 can't hold the integers of an accumulator: exact forward computes without it."""
+    model, batches = built(name)
+    prepared = prepare(model, batches[0])
+    calibrate(prepared, batches, progress=False)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = leaves(prepared(*batches[1]))
+    for mine, theirs in zip(ours, leaves(convert(prepared)(*batches[1])), strict=True):
+        assert np.array_equal(mine, theirs)
+    set_forward(prepared, "exact")
+    prepared.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        sum(leaf.square().mean() for _, leaf in walk(prepared(*batches[0]))).backward()
+    assert any(p.grad is not None and p.grad.any() for p in prepared.parameters())
