@@ -187,7 +187,7 @@ SAME = [  # kernel, dilations, pads: rows of output are as long as those of inpu
     channels=st.sampled_from([1, 2, 4, 8, 16, 16, 24, 32, 40, 48]),
     size=st.tuples(st.integers(1, 2), st.integers(6, 9), st.integers(1, 40)), seed=st.integers(0, 2**31),
 )  # fmt: skip
-@SETTINGS
+@settings(SETTINGS, max_examples=12)
 def test_depthwise_of_few_channels(
     machine: Host, window: Any, down: int, case: dict[str, Any], channels: int, size: tuple[int, int, int], seed: int
 ) -> None:
@@ -199,12 +199,12 @@ def test_depthwise_of_few_channels(
 
 
 @machines
-@pytest.mark.parametrize("width", [4, 5, 8, 11, 13, 33])
+@pytest.mark.parametrize("width", [4, 5, 11, 33])
 @pytest.mark.parametrize("channels", [16, 24])
 def test_depthwise_rows_of_every_length(machine: Host, width: int, channels: int) -> None:
     """Blocks at the ends, in the middle, and the one that overlaps; odd numbers of rows."""
     window = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
-    for rows in (1, 3, 4):
+    for rows in (1, 3):
         convolve(
             np.random.default_rng(width), (2, rows, width, channels), channels, machine, group=channels,
             added=rows == 3, threads=2, **window,
