@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
-from hbc_runtime.jit import pair_plan, quad_plan
+from hbc_runtime.jit import assembly, pair_plan, quad_plan
 from hbc_runtime.jit.flat_depthwise import flat_plan, takes_flat
 from hbc_runtime.jit.host import Dot, Host
 from hbc_runtime.jit.quad_depthwise import takes_depthwise
@@ -138,6 +138,7 @@ def test_images_gathered_once_for_all_panels(
     """Panels outermost, as for large weights; threads that begin in the middle of an image; several images."""
     for module in (quad_plan, pair_plan):
         monkeypatch.setattr(module, "SMALL_WEIGHTS", 0)
+    monkeypatch.setattr(assembly, "SMALL", 0)  # threads share however little there is
     rng = np.random.default_rng(stride)
     for size, pads in (((2, 9, 7, 16), (1, 1, 1, 1)), ((1, 14, 14, 20), (1, 0, 2, 1)), ((3, 5, 4, 33), (2, 1, 0, 1))):
         convolve(
