@@ -73,8 +73,8 @@ def compile(  # noqa: A001 - the name that the API promises
 
     `march`: bernoulli2, bayes, bayes-e, nash-e, nash-m, nash-p, or nash for nash-e. `arith`: `bpu` for the chip's
     arithmetic, `onnx` for ONNX's. `options`: the other fields of `CompileOptions` (`shapes`, `strict`, `cpu_fallback`,
-    `name`, `aot`, `example`, `output_names`). Raises HbcError, in one of its kinds, where the model or an option
-    cannot be taken.
+    `name`, `aot`, `example`, `output_names`, `optimize_level`, `objective`). Raises HbcError, in one of its kinds,
+    where the model or an option cannot be taken.
     """
     from .driver import compile_model
     from .options import CompileOptions
@@ -83,19 +83,22 @@ def compile(  # noqa: A001 - the name that the API promises
 
 
 def quantize(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     calib: str | Path | Sequence[Mapping[str, npt.ArrayLike]],
     march: str = "nash",
     *,
     config: str | Path | Mapping[str, object] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    example: Any = (),
+    output_names: Sequence[str] = (),
     **options: Any,
 ) -> QuantizeResult:
-    """Quantise a float model (a path, the bytes of a file, or a ModelProto) by calibration; `compile` takes the result.
+    """Quantise a float model (as `compile` takes it) by calibration; `compile` takes the result.
 
     `calib`: samples, each a mapping from input names to arrays, or a file or folder of them. `config`: a `.yaml` or
     `.json` file, or its keys as a mapping (docs/quantize.md). `shapes`: of inputs that the model leaves open.
-    `options`: `preprocess`, `rank`, `histograms`, `threads`, `on_step`, as `hbc.ptq.run.quantize_model` has them.
+    `example`, `output_names`: of a PyTorch model, as `compile` has them. `options`: `preprocess`, `rank`,
+    `histograms`, `threads`, `on_step`, as `hbc.ptq.run.quantize_model` has them.
 
         hbc.compile(hbc.quantize("float.onnx", samples).data).save("model.hbm")
 
@@ -104,9 +107,8 @@ def quantize(
     from .options import CompileOptions
     from .ptq.run import quantize_model
 
-    return quantize_model(
-        source, CompileOptions.of(march=march, shapes=shapes or {}), calib=calib, config=config, **options
-    )
+    given = CompileOptions.of(march=march, shapes=shapes or {}, example=example, output_names=output_names)
+    return quantize_model(source, given, calib=calib, config=config, **options)
 
 
 def parse(text: str) -> Module:

@@ -23,7 +23,7 @@ from hbc.perf import board_named, estimate
 from hbc_runtime import HbmError, Session
 
 HERE = Path(__file__).parent
-SCENE = HERE / "scenes" / "bend.png"
+SCENE = HERE / "scenes" / "car.png"
 
 
 @click.command()
@@ -62,7 +62,8 @@ def _show_image(session: Session, path: Path, picture: Image, truth: tuple[Lane,
     rows, columns = size_of(session)
     scaled = Scene(resized(picture, rows, columns), truth)
     lanes = lanes_of(session_heads(session, images_of([scaled])), 0)
-    print(f"{len(lanes)} lanes in {path}")
+    inside = path.is_absolute() and path.is_relative_to(Path.cwd())
+    print(f"{len(lanes)} lanes in {path.relative_to(Path.cwd()) if inside else path}")
     for i, lane in enumerate(lanes):
         (x0, y0), (x1, y1) = lane[0], lane[-1]
         print(f"  {i + 1}: from ({x0:.0f}, {y0:.0f}) up to ({x1:.0f}, {y1:.0f})")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,18 +11,19 @@ import numpy as np
 
 from hbc import frontend
 from hbc.backend.bpu.target import Target
+from hbc.example import Example
 from hbc.files import check_writable, write_atomically
 from hbc.ir import load_module, print_module, verify
 from hbc.ir.core import Module
 from hbc.ir.printer import print_with_arrays
 from hbc.ir.semantics import ARITHS
-from hbc.options import march_named, parse_shape, pick
+from hbc.options import CompileOptions, march_named, parse_shape, pick
 from hbc.passes.manager import PassEvent, PassManager, Stage
 from hbc.passes.pipeline_text import parse_pipeline
 from hbc.passes.registry import PASSES
 from hbc.words import human_seconds
 
-from .params import PATH, SETTINGS, screen, verbosity
+from .params import PATH, SETTINGS, screen, torch_options, verbosity
 
 TEXT_STARTS = (b"//", b"module", b"graph")  # what `.hbir` begins with; a model never does
 
@@ -39,6 +39,7 @@ TEXT_STARTS = (b"//", b"module", b"graph")  # what `.hbir` begins with; a model 
 @click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input that a model leaves open."
 )
+@torch_options
 @click.option(
     "-o", "--output", type=PATH, help="Write here in place of stdout; large constants go to the .npz beside it."
 )
@@ -54,6 +55,8 @@ def command(
     march: str | None,
     arith: str | None,
     shapes: tuple[str, ...],
+    example: tuple[Example, ...],
+    output_names: str | None,
     output: Path | None,
     print_after: str | None,
     verify_only: bool,
@@ -66,12 +69,14 @@ def command(
     hbc opt model.onnx                         the module as it was taken in
     hbc opt -p fuse-conv,dce in.hbir
     hbc opt --stage quantize in.hbir -o out.hbir
+    hbc opt model.pt --example 1x3x224x224
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if passes_text is not None and stage is not None:
         raise click.UsageError("-p and --stage exclude each other")
     if output is not None:
         check_writable(output)
-    module = load(source, shapes)
+    given = CompileOptions(shapes=tuple(map(parse_shape, shapes)), example=example, output_names=output_names or ())
+    module = load(source, given)
     module.march = march_named(march or module.march)
     module.arith = pick("arithmetic", arith or module.arith, ARITHS)
     target = Target(module.march, module.arith)
@@ -84,11 +89,11 @@ def command(
     _write(module, output, locs, elide)
 
 
-def load(source: Path, shapes: Sequence[str] = ()) -> Module:
-    """The module in a file: `.hbir` by its name or its first words, a model otherwise."""
+def load(source: Path, given: CompileOptions) -> Module:
+    """The module in a file: `.hbir` by its name or its first words, a model otherwise, with shapes and examples."""
     if source.suffix == ".hbir" or (source.is_file() and _begins_as_text(source)):
         return load_module(source)
-    return frontend.load(source, dict(parse_shape(s) for s in shapes))
+    return frontend.load(source, given.shape_map, given.example, given.output_names)
 
 
 def _begins_as_text(source: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hbc.example import parse_example
+from hbc.example import Example, parse_example
 from hbc.options import CompileOptions, parse_shape
 from hbc_runtime.session import MAX_THREADS
 
@@ -68,6 +68,16 @@ def march_option(function: Command) -> Command:
     return click.option("--march", default="nash", metavar="M", help=text)(function)
 
 
+def torch_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--example` and `--output-names`, for every verb that reads a model; the verb gets them parsed and named so."""
+
+    def examples(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> tuple[Example, ...]:
+        return tuple(map(parse_example, given))
+
+    shape = click.option("--example", multiple=True, metavar="[NAME=]1x3x224x224", help=EXAMPLE_HELP, callback=examples)
+    return shape(click.option("--output-names", default=None, metavar="A,B", help=OUTPUTS_HELP)(function))
+
+
 def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What decides how a model is compiled; the verb gets it as one checked value, `options`."""
 
@@ -80,24 +90,23 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         strict: bool,
         no_cpu_fallback: bool,
         name: str | None,
-        examples: tuple[str, ...],
+        example: tuple[Example, ...],
         output_names: str | None,
         **rest: Any,
     ) -> Any:
         bound = tuple(parse_shape(s) for s in shapes)
         options = CompileOptions(
             march, arith, bound, strict, not no_cpu_fallback, name,
-            example=tuple(map(parse_example, examples)), output_names=output_names or (),
+            example=example, output_names=output_names or (),
         )  # fmt: skip
         return function(*args, options=options, **rest)
 
     made: Callable[..., Any] = verb
-    options = [
+    options: list[Callable[..., Any]] = [
         march_option,
         click.option("--arith", default="bpu", metavar="A", help=ARITH_HELP),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP),
-        click.option("--example", "examples", multiple=True, metavar="[NAME=]1x3x224x224", help=EXAMPLE_HELP),
-        click.option("--output-names", default=None, metavar="A,B", help=OUTPUTS_HELP),
+        torch_options,
         click.option("--strict", is_flag=True, help="Refuse what a real BPU would refuse: tensors with a zero point."),
         click.option("--no-cpu-fallback", is_flag=True, help="Refuse a model of which a part would run on the CPU."),
         click.option("--name", default=None, help="The model's name in the .hbm.  [default: the file's]"),

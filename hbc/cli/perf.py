@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from hbc.diagnostics import OptionError, error
 from hbc.driver import compile_model
+from hbc.example import Example
 from hbc.files import check_writable, write_atomically
 from hbc.options import CompileOptions, march_named, parse_shape
-from hbc.perf import Estimate, as_json, board_named, boards, estimate, page
-from hbc.perf.page import summary_rows
+from hbc.perf import Estimate, as_json, board_named, boards, estimate, page, replay
+from hbc.perf.page import stream_line, summary_rows
 from hbc.perf.simulate import Timed
 from hbc.words import human_bytes, human_count, shape_text
 from hbc_runtime import load
 from hbc_runtime.program import Program
 
 from .console import Screen
-from .params import PATH, SETTINGS, SHAPE_HELP, screen, verbosity
+from .params import PATH, SETTINGS, SHAPE_HELP, screen, torch_options, verbosity
 from .render import table
 from .stages import stage_lines
 
@@ -40,10 +41,10 @@ class Where:
 
 @click.command(context_settings=SETTINGS)
 @click.argument("model", type=PATH)
-@click.option("--march", metavar="M", help="For an .onnx: the chip family.  [default: the board's, or nash]")
+@click.option("--march", metavar="M", help="For a model: the chip family.  [default: the board's, or nash]")
 @click.option("--board", metavar="B", help="x3, x5, j6e, s100 or s100p.  [default: the march's]")
 @click.option("--cores", type=click.IntRange(1), default=1, show_default=True, help="BPU cores that share the frames.")
-@click.option("--fast-perf", is_flag=True, help="For a float .onnx: quantise by made-up scales, all legal on the BPU.")
+@click.option("--fast-perf", is_flag=True, help="For a float model: quantise by made-up scales, all legal on the BPU.")
 @click.option(
     "--input-source",
     type=click.Choice(["auto", "nv12", "ddr"]),
@@ -51,7 +52,9 @@ class Where:
     show_default=True,
     help="Where an image comes from: nv12 is 1.5 bytes a pixel; auto is nv12 with --fast-perf, else ddr.",
 )
+@click.option("--commands", is_flag=True, help="Replay the command stream too; a .hbm without one is tiled first.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP)
+@torch_options
 @click.option("--json", "json_file", type=PATH, metavar="FILE", help="Write the figures; - is stdout.")
 @click.option("--html", "html_file", type=PATH, metavar="FILE", help="Write a page with timeline, roofline and graph.")
 @verbosity
@@ -62,11 +65,14 @@ def command(
     cores: int,
     fast_perf: bool,
     input_source: str,
+    commands: bool,
     shapes: tuple[str, ...],
+    example: tuple[Example, ...],
+    output_names: str | None,
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    """Estimate how long MODEL (.hbm or .onnx) takes on a board, and where the time goes.
+    """Estimate how long MODEL (.hbm, .onnx, .pt or .pt2) takes on a board, and where the time goes.
 
     \b
     hbc perf model.hbm                                  on its march's default board
@@ -77,35 +83,39 @@ def command(
         if file is not None and str(file) != "-":
             check_writable(file)
     out = screen()
-    bound = tuple(parse_shape(s) for s in shapes)
-    program = _program(out, model, march, board, bound, fast_perf=fast_perf)
+    given = CompileOptions(
+        shapes=tuple(map(parse_shape, shapes)), example=example, output_names=output_names or (), fast_perf=fast_perf
+    )
+    program = _program(out, model, march, board, given)
     nv12 = input_source == "nv12" or (input_source == "auto" and fast_perf)
     found = _estimate(program, Where(board, cores, "nv12" if nv12 else "ddr"))
+    with out.working("replaying commands"):
+        stream = replay(program, found.board, nv12=nv12) if commands else None
+    figures = as_json(found, stream)
     if json_file is not None and str(json_file) == "-":
-        out.json(as_json(found))
+        out.json(figures)
     else:
         _show(out, found)
+        if stream is not None:
+            out.result(stream_line(stream))
     if json_file is not None and str(json_file) != "-":
-        write_atomically(json_file, (json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomically(json_file, (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode())
         out.story(f"wrote {json_file}", "bold green")
     if html_file is not None:
-        write_atomically(html_file, page(found, program.models[0]).encode())
+        write_atomically(html_file, page(found, program.models[0], stream).encode())
         out.story(f"wrote {html_file}", "bold green")
 
 
-def _program(
-    out: Screen, model: Path, march: str | None, board: str | None, shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    *, fast_perf: bool,
-) -> Program:  # fmt: skip
+def _program(out: Screen, model: Path, march: str | None, board: str | None, given: CompileOptions) -> Program:
     if model.suffix == ".hbm":
-        if march is not None or fast_perf or shapes:
-            raise click.UsageError("--march, --fast-perf and --shape are for models; a .hbm is compiled already")
+        if march is not None or given != CompileOptions():
+            what = "--march, --fast-perf, --shape and --example are for models; a .hbm is compiled already"
+            raise click.UsageError(what)
         return load(model)
     name = march_named(march) if march else (board_named(board, "nash-e").march if board else "nash-e")
-    options = CompileOptions(march=name, shapes=shapes, fast_perf=fast_perf)
-    out.story(f"hbc perf {model} for {name}" + (", made-up scales" if fast_perf else ""), "bold")
+    out.story(f"hbc perf {model} for {name}" + (", made-up scales" if given.fast_perf else ""), "bold")
     with stage_lines(out) as tell:
-        return compile_model(model, options, on_event=tell).program
+        return compile_model(model, replace(given, march=name), on_event=tell).program
 
 
 def _estimate(program: Program, where: Where) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,16 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hbc.example import Example
 from hbc.files import check_writable, write_atomically
 from hbc.options import CompileOptions, parse_shape
 from hbc.ptq import QuantizeResult
 from hbc.ptq.read_config import read_config
+from hbc.samples.images import SUFFIXES as IMAGE_SUFFIXES
 
 from .console import Screen
 from .inputs import preprocess_option, reader
-from .params import PATH, SETTINGS, SHAPE_HELP, STDOUT, march_option, screen, threads_option, verbosity
+from .params import PATH, SETTINGS, SHAPE_HELP, STDOUT, march_option, screen, threads_option, torch_options, verbosity
 from .quantize_table import show
 
 OnStep = Callable[[str, int, int], None]
@@ -40,6 +42,7 @@ OnStep = Callable[[str, int, int], None]
 @click.option("-o", "--output", type=PATH, help="Where to write.  [default: MODEL_quantised.onnx in this folder]")
 @march_option
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP)
+@torch_options
 @click.option(
     "--config", type=PATH, metavar="FILE", help="Methods and precisions, as .yaml or .json: docs/quantize.md."
 )
@@ -65,6 +68,8 @@ def command(
     output: Path | None,
     march: str,
     shapes: tuple[str, ...],
+    example: tuple[Example, ...],
+    output_names: str | None,
     config: Path | None,
     auto_precision: bool,
     target: float | None,
@@ -76,7 +81,7 @@ def command(
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    """Quantise the float ONNX model MODEL by calibration, for `hbc compile`.
+    """Quantise the float model MODEL (.onnx, .pt, .pt2) by calibration, for `hbc compile`.
 
     Activations become int8 with a scale that the samples decide, weights int8 with a scale per channel; what a march
     computes in reals stays in reals. The result is an ONNX model with QuantizeLinear and DequantizeLinear.
@@ -84,6 +89,7 @@ def command(
     \b
     hbc quantize model.onnx --calib photos/ --preprocess mean=127,scale=1/128 -o quantised.onnx
     hbc quantize model.onnx --calib samples.npz --march bayes-e --auto-precision --html report.html
+    hbc quantize model.pt --example 1x3x224x224 --calib samples/
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     from hbc.ptq.run import quantize_model
 
@@ -96,12 +102,17 @@ def command(
     for file in (output, json_file, html_file):
         if file is not None and file != STDOUT:
             check_writable(file)
-    options = CompileOptions(march, shapes=tuple(parse_shape(s) for s in shapes))
+    options = CompileOptions(
+        march, shapes=tuple(map(parse_shape, shapes)), example=example, output_names=output_names or ()
+    )
     given: dict[str, Any] = {"samples": samples} if samples is not None else {}
     given |= {"bias_correction": True} if bias_correction else {}
     given |= {"auto": {"target": target, "top": top}} if auto_precision else {}
     rules = read_config(config)
     rules = read_config({**rules.model_dump(exclude_unset=True), **given})
+    preprocess = preprocess or rules.preprocess
+    if preprocess is None and _images(calib):
+        out.warn("the images are read as reals from 0 to 255; --preprocess says how the model takes them")
     with _progress(out) as on_step:
         result = quantize_model(
             model,
@@ -116,6 +127,13 @@ def command(
     _write(out, result, output, json_file, html_file)
     if STDOUT not in {json_file, output}:
         show(out, result, output, everything)
+
+
+def _images(calib: Sequence[str]) -> bool:
+    """True where a file or a folder of the samples holds images."""
+    paths = [Path(text.rpartition("=")[2] if not Path(text).exists() else text) for text in calib]
+    files = [p for path in paths for p in (path.iterdir() if path.is_dir() else [path])]
+    return any(p.suffix.lower() in IMAGE_SUFFIXES for p in files)
 
 
 @contextmanager

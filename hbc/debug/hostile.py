@@ -1,7 +1,7 @@
 """What makes a tensor hard to hold in few bits, and what helps.
 
 The measure is bits that are left (`TensorStatistics.channel_bits`): a per-tensor scale gives a channel that is much
-smaller than the largest one, or that varies little about a large mean, only a few of the integers. Where a quarter of
+smaller than the largest one, or that varies little about a large mean, only a few of the integers. Where half of
 the channels have fewer than four bits left, the tensor is flagged; so is one that loses more by saturation than 27 dB,
 the noise that `hbc verify` calls CLOSE. The thresholds are hbc's own choice.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from hbc.verify.measure import CLOSE_SQNR
+from hbc.words import plural
 
 from .tensor_statistics import Floats, TensorStatistics
 from .weight_statistics import WeightStatistics
 
 FEW = 4.0  # bits
-SHARE = 0.25  # of the channels
+SHARE = 0.5  # of the channels that vary
 WIDE = 8.0  # the largest channel's magnitude over the median one's: three bits
 OFFSET = 2.0  # means in standard deviations: the zero lies outside of the bulk
 UNUSED = 0.25  # of the range that is reached: two bits are never used
@@ -33,7 +34,7 @@ def low_bits(bits: Floats, share: float = SHARE) -> float | None:
 def activation_reasons(s: TensorStatistics) -> tuple[str, ...]:
     """Why a feature map is flagged; empty where it isn't."""
     if s.nonfinite:
-        return (f"{s.nonfinite} elements are NaN or infinite",)
+        return (f"{plural(s.nonfinite, 'element')} NaN or infinite",)
     found = []
     if s.clipping_sqnr < CLOSE_SQNR:
         found.append(f"{s.saturation:.2%} of the elements saturate: {s.clipping_sqnr:.1f} dB")
@@ -42,7 +43,7 @@ def activation_reasons(s: TensorStatistics) -> tuple[str, ...]:
     if few is None or few >= FEW:
         return tuple(found)
     count = int(np.count_nonzero(bits < FEW))
-    found.append(f"{count} of {s.channels} channels have under {FEW:g} bits left")
+    found.append(f"{count} of {plural(bits.size, 'channel')} have under {FEW:g} bits left")
     largest, spread = float(s.absmax.max(initial=0.0)), s.spread
     if spread > WIDE:
         found.append(f"wide: the largest channel is {spread:.3g} times the median one")

@@ -15,6 +15,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
+from hbc.diagnostics import OptionError, UnknownName, nearest
 from hbc.files import write_atomically
 from hbc.verify.measure import finite
 from hbc.words import printable
@@ -66,11 +67,13 @@ class Report(Generic[Row]):
     figures: tuple[Figure, ...] = field(default=(), repr=False)
 
     def row(self, name: str) -> Row:
-        """The first row of this name; KeyError where there is none."""
-        for row in self.rows:
-            if getattr(row, "name", None) == name:
-                return row
-        raise KeyError(name)
+        """The first row of this name; OptionError, with the nearest names, where there is none."""
+        names = [str(getattr(row, "name", "")) for row in self.rows]
+        if name in names:
+            return self.rows[names.index(name)]
+        raise OptionError(
+            UnknownName(kind="row", name=name, title=f"there is no row {name!r}", hint=nearest(name, names))
+        )
 
     @property
     def flagged(self) -> tuple[Row, ...]:
@@ -138,6 +141,12 @@ class Report(Generic[Row]):
         plain = [{k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in r.items()} for r in rows]  # type: ignore[arg-type]
         found: dict[str, Any] = {"title": self.title, "about": self.about, "notes": list(self.notes), "rows": plain}
         return finite(found)
+
+
+def listed(lines: Sequence[str], limit: int = 8) -> tuple[str, ...]:
+    """The first of many notes, and how many more there are."""
+    more = (f"and {len(lines) - limit} more",) if len(lines) > limit else ()
+    return (*lines[:limit], *more)
 
 
 def write_page(path: str | Path, reports: Sequence[Report[Any]], title: str = "") -> None:

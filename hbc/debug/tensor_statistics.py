@@ -128,7 +128,7 @@ class TensorStatistics:
     @property
     def used(self) -> float | None:
         """The share of the integers' range that magnitudes reach; None without a scale."""
-        return None if self.scale is None else self.reach / -self.qmin
+        return None if self.scale is None else self.reach / max(-self.qmin, self.qmax)
 
     @property
     def saturation(self) -> float | None:
@@ -148,6 +148,11 @@ class TensorStatistics:
         if not self.clipping:
             return math.inf
         return 10 * math.log10(signal / self.clipping) if signal else -math.inf
+
+    @property
+    def held(self) -> tuple[float, float]:
+        """The least and the largest value that the integers can stand for; without a scale, int8's."""
+        return self.qmin * self.step(), self.qmax * self.step()
 
     def step(self) -> float:
         """The scale; without one, int8's of the largest magnitude."""

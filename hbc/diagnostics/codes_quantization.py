@@ -156,3 +156,16 @@ class CannotTrace(Diagnostic):
         why="its program runs outside of torch; the trace would hold this input's results as constants",
         hint="model.save('model.hbm') keeps it; trace the prepared model for a TorchScript file",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotEager(Diagnostic):
+    """`prepare(method="eager")` swaps modules; what the forward does besides has no place for a scale."""
+
+    CODE = "E0923"
+    EXAMPLE = case(
+        title="add is called on a quantised tensor",
+        loc="forward of module 'layer1.0'",
+        why="a function has no place for a scale of its own",
+        hint="self.add = FloatFunctional() in __init__, and self.add.add(…) here; or method='capture'",
+    )

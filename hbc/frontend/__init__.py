@@ -12,7 +12,7 @@ from hbc.diagnostics import NoOnnx, NotAModel, OptionError, TooLarge, error
 from hbc.example import Example
 from hbc.ir.core import Module
 
-from .files import ModelFile, read, refuse_foreign
+from .files import TORCH_SUFFIXES, ModelFile, read, refuse_foreign
 from .problem import problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 Given = Mapping[str, Sequence[int]]
-TORCH_SUFFIXES = {".pt", ".pt2", ".pth", ".ckpt", ".ts", ".torchscript"}
 
 
 def load(

@@ -8,10 +8,11 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from hbc.diagnostics import NoModelFile, NotAModel, TooLarge
+from hbc.diagnostics import FrontendError, NoModelFile, NotAModel, TooLarge
 
 from .problem import problem, quoted
 
+TORCH_SUFFIXES = {".pt", ".pt2", ".pth", ".ckpt", ".ts", ".torchscript"}
 LIMIT = (1 << 31) - 1  # protobuf's own limit for one message; larger models keep their weights in a second file
 
 # Tags (field number, wire type) with which a ModelProto can begin: fields 1 to 8, 14, 20, 25, 26 of onnx.proto.
@@ -55,9 +56,7 @@ def read(path: Path) -> ModelFile:
                 f"this is {kind}, not a model", where=where, hint="give the model file itself", kind=NoModelFile
             )
         if info.st_size > LIMIT:
-            why = f"it has {info.st_size} bytes; a protobuf message ends at {LIMIT}"
-            hint = "save it with its weights in an external data file: onnx.save(m, path, save_as_external_data=True)"
-            raise problem("the file is too large for an ONNX model", where=where, why=why, hint=hint, kind=TooLarge)
+            raise _too_large(path, info.st_size)
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise problem("there is no such file", where=where, hint="check the path", kind=NoModelFile) from error
@@ -82,6 +81,19 @@ def read(path: Path) -> ModelFile:
         )
     name = os.fsencode(path.name).decode("utf-8", "backslashreplace")  # a file's name may be any bytes
     return ModelFile(name, data, path)
+
+
+def _too_large(path: Path, size: int) -> FrontendError:
+    if path.suffix.lower() in TORCH_SUFFIXES:
+        what, why = "the file is too large for a model", f"it has {size} bytes; hbc reads {LIMIT} at most"
+        hint = "save it without optimizer states and training data, or in half precision (model.half())"
+    else:
+        what, why = (
+            "the file is too large for an ONNX model",
+            f"it has {size} bytes; a protobuf message ends at {LIMIT}",
+        )
+        hint = "save it with its weights in an external data file: onnx.save(m, path, save_as_external_data=True)"
+    return problem(what, where=str(path), why=why, hint=hint, kind=TooLarge)
 
 
 def refuse_foreign(file: ModelFile) -> None:

@@ -22,6 +22,7 @@ from .composites.parts import Parts
 from .composites.sums import Form
 from .matching import activation_behind, const_value, limits_of, real_constant
 from .quanta import LIMITS, is_activation
+from .wording import quantise
 
 GOOD = {DType.I8: 0.75, DType.I16: 4.0}  # a cheaper form is taken where it stays below
 Limits = tuple[float, float]
@@ -72,7 +73,7 @@ def why_not(op: ops.Composite, target: Target) -> Rejection:
                 return found
             found.drop()
             return Rejection("it has not been decomposed", "run decompose before partition")
-    return Rejection("its result is not quantised", "put QuantizeLinear/DequantizeLinear behind it")
+    return Rejection("its result is not quantised", quantise(op, "behind it"))
 
 
 def _decomposed(op: Op, quantize: ops.Quantize, target: Target) -> Parts | Rejection:
@@ -80,7 +81,7 @@ def _decomposed(op: Op, quantize: ops.Quantize, target: Target) -> Parts | Rejec
     x, out = activation_behind(op.operands[0]), quantize.out.type
     if x is None:
         name = (op.operands[0].name if op.operands[0] is not None else None) or "its operand"
-        return Rejection(f"operand {name!r} is not quantised", "put QuantizeLinear/DequantizeLinear on it")
+        return Rejection(f"operand {name!r} is not quantised", quantise(op, "on it"))
     if not is_activation(out):
         return Rejection("its result is not quantised to i8 or i16 with one scale", "quantise it per tensor")
     if isinstance(op, ops.BatchNorm):

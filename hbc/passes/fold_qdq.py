@@ -199,7 +199,8 @@ def fold_grid_sample(rw: Rewriter, op: Op, sem: Semantics) -> Operands | None:
         return None if x is None else [x, grid]
     if x.type.dtype not in {DType.I8, DType.U8} and not op.nearest:
         return None  # no march blends 16 bits, and the CPU may as well have the grid itself
-    reach = 1 + 4 / min(op.x.type.shape[2:])  # two pixels beyond the edge
+    sizes = op.x.type.shape[2:]
+    reach = max(sizes) + 1.0 if op.pixels else 1 + 4 / min(sizes)  # two pixels beyond the edge
     t = TensorType(op.grid.type.shape, DType.I16, Quant.per_tensor(float(np.float32(reach / TOP))))
     reals = real_constant(op.grid, sem)
     if reals is None:

@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from hbc.ir import ops
+from hbc.ir.builder import make_op
 from hbc.ir.core import Module, Op, Value
 from hbc.ir.location import fuse
 from hbc.ir.ops.misc import Lut, SegmentLut
 from hbc.ir.ops.unary import ThresholdedRelu
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
-from hbc.ir.types import DType
+from hbc.ir.types import DType, TensorType
 from hbc_runtime import numerics
 
 from .base import Pass, Target
@@ -52,7 +53,7 @@ class LowerToLut(Pass):
             if not is_activation(op.out.type) or not op.out.uses:
                 continue
             rw = Rewriter(module.graph, op)
-            expression = _Expression.over_one_tensor(op.x, target.semantics)
+            expression = Expression.over_one_tensor(op.x, target.semantics)
             if expression is None:
                 continue
             table = _lowered(rw, op, expression, target.semantics)
@@ -63,7 +64,7 @@ class LowerToLut(Pass):
 
 
 @dataclass(frozen=True)
-class _Expression:
+class Expression:
     """The elementwise ops between one integer tensor and `root`, and the scalar constants among their operands."""
 
     source: Value
@@ -72,7 +73,7 @@ class _Expression:
     scalars: dict[Value, np.ndarray]
 
     @staticmethod
-    def over_one_tensor(root: Value, sem: Semantics) -> _Expression | None:
+    def over_one_tensor(root: Value, sem: Semantics) -> Expression | None:
         """The expression behind `root`.
 
         None where it reads more than one tensor or anything that is not elementwise.
@@ -109,7 +110,13 @@ class _Expression:
         shape = source.type.shape
         if any(o.out.type.shape != shape for o in found if o.out not in scalars):  # a table can't stand in
             return None
-        return _Expression(source, root, tuple(found), scalars)
+        return Expression(source, root, tuple(found), scalars)
+
+    def table_like(self, t: TensorType) -> Op:
+        """An op with the operand and the result of the table that this would be, for questions of legality alone."""
+        none = self.source  # stands for entries that nobody reads
+        cls, more = (Lut, 1) if self.source.type.dtype is DType.I8 else (SegmentLut, 2)
+        return make_op(cls, [self.source, *[none] * more], {}, self.ops[-1].loc, [t])
 
     @property
     def jumps(self) -> bool:
@@ -167,7 +174,7 @@ def _apply(op: Op, operands: list[np.ndarray]) -> np.ndarray:
         return np.asarray(op.reference(Semantics(), *operands)[0])
 
 
-def _lowered(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
+def _lowered(rw: Rewriter, op: ops.Quantize, expression: Expression, sem: Semantics) -> Op | None:
     """The expression on integers; None where it is left to `fold-qdq` or, for `--arith onnx`, to the CPU."""
     source, out = expression.source, op.out.type
     only = expression.ops[0] if len(expression.ops) == 1 else None
@@ -197,7 +204,7 @@ def _multiply_instead(rw: Rewriter, op: ops.Div, divisor: np.ndarray) -> None:
         rw.replace(op, rw.op(ops.Mul, op.lhs, inverse, type=op.out.type, loc=op.loc, clip=op.clip))
 
 
-def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Semantics) -> Op | None:
+def _segmented(rw: Rewriter, op: ops.Quantize, expression: Expression, sem: Semantics) -> Op | None:
     """Segments by curvature; None where interpolation would miss the function, as at too many steps."""
     source, out = expression.source, op.out.type
     division = divide(_table(expression, INPUTS, op, sem))
@@ -208,17 +215,24 @@ def _segmented(rw: Rewriter, op: ops.Quantize, expression: _Expression, sem: Sem
     return rw.op(SegmentLut, source, segments, table, type=out)
 
 
-def _table(expression: _Expression, index: np.ndarray, op: ops.Quantize, sem: Semantics) -> np.ndarray:
+def _table(expression: Expression, index: np.ndarray, op: ops.Quantize, sem: Semantics) -> np.ndarray:
     """The result's integers for the source's integers `index`."""
     source, out = expression.source.type.quant, op.out.type.quant
     assert source is not None
     assert out is not None
     scale, zero = source.scale[0], source.zero_point[0]
     s_out, zp = out.scale[0], out.zero_point[0]
-    f = expression.function(sem)
-    reals = numerics.dequantize(index, scale, zero).astype(np.float64)  # in float32, as ONNX's operators see them
     if sem.is_onnx:
-        q = numerics.quantize(f(reals).astype(np.float32), s_out, zp, sem.rounding, *op.limits)
+        reals = numerics.dequantize(index, scale, zero).astype(np.float64)  # in float32, as ONNX's operators see them
+        q = numerics.quantize(expression.function(sem)(reals).astype(np.float32), s_out, zp, sem.rounding, *op.limits)
     else:
-        q = numerics.lut_table(f, reals if expression.jumps else (index - zero) * scale, s_out, zp, *op.limits)
+        q = table_values(expression, index - zero, scale, s_out, zp, op.limits)
     return q.astype(op.out.type.dtype.numpy)
+
+
+def table_values(
+    expression: Expression, index: np.ndarray, scale: float, out_scale: float, zero_point: int, limits: tuple[int, int]
+) -> np.ndarray:
+    """int64: the table of an expression for integers (zero point 0) of `scale`, in the BPU's arithmetic (D7)."""
+    reals = numerics.dequantize(index, scale, 0).astype(np.float64) if expression.jumps else index * scale
+    return numerics.lut_table(expression.function(Semantics()), reals, out_scale, zero_point, *limits)

@@ -17,18 +17,22 @@ from hbc.words import plural, some
 
 from .base import Target
 from .fold_qdq import WEIGHTED, weight_axis_fits
+from .lower_to_lut import LONGEST, Expression
 from .lower_to_mul import why_no_product
 from .matching import MAX_RANK, NARROW, activation_behind, const_value, integers_behind, real_constant
 from .real_constants import why_too_coarse
 from .why_select import why_unlike
+from .wording import constant, quantise
 
 KEEP = "keep it at the model's head or tail, where it doesn't split the BPU's part, or compute it outside the model"
-QUANTISE = "put QuantizeLinear and DequantizeLinear"
 
 
 def why_real(op: Op, target: Target) -> Rejection:
     """What kept `op` from becoming one on integers, and the rewrite to try."""
     sem = target.semantics
+    table = _table(op, target)
+    if table is not None:
+        return table
     for question in (_only_onnx, _no_form, why_unlike, _operands, _bias, _readers, _constants):
         found = question(op, sem)
         if found is not None:
@@ -59,6 +63,29 @@ def _illegal(op: Op, target: Target) -> Rejection | None:
         return target.legal(quantized)
     finally:
         quantized.drop_operands()
+
+
+def _table(op: Op, target: Target) -> Rejection | None:
+    """What the march says to the table that `op` alone, or with the elementwise ops behind it, would have become."""
+    behind = op
+    for _ in range(LONGEST):
+        quantize = next((u for u in behind.results[0].users if isinstance(u, ops.Quantize)), None)
+        if quantize is not None:
+            break
+        ahead = [u for u in behind.results[0].users if isinstance(u, (ops.Unary, ops.Binary))]
+        if len(ahead) != 1:
+            return None
+        behind = ahead[0]
+    else:
+        return None
+    found = Expression.over_one_tensor(quantize.x, target.semantics)
+    if found is None or op not in found.ops or quantize.out.type.quant is None:
+        return None
+    table = found.table_like(quantize.out.type)
+    try:
+        return target.legal(table)
+    finally:
+        table.drop_operands()
 
 
 def name_of(value: Value) -> str:
@@ -138,7 +165,7 @@ def _activation(op: Op, role: str, value: Value) -> Rejection | None:
     if ints is None or (ints.type.dtype is DType.I32 and isinstance(maker, (*WEIGHTED, ops.Matmul))):
         made = f" (made by {node_of(maker)})" if maker is not None and value.name else ""
         where = f"between {node_of(maker)} and {node_of(op)}" if maker is not None else "behind the model's input"
-        return Rejection(f"{role} {name_of(value)}{made} isn't quantised", f"{QUANTISE} {where}")
+        return Rejection(f"{role} {name_of(value)}{made} isn't quantised", quantise(op, where))
     who = f"{role} {name_of(ints)}"
     if ints.type.dtype not in NARROW:
         return Rejection(f"{who} is {ints.type.dtype.text}; activations are int8 or int16", "quantise it to int8")
@@ -157,14 +184,12 @@ def _weight(op: Op, value: Value) -> Rejection | None:
     if ints is None and const_value(value) is not None:
         return Rejection(
             f"{who} is a constant of reals, not quantised",
-            f"{QUANTISE} on it (int8, one scale or one per output channel)",
+            quantise(op, "on it (int8, one scale or one per output channel)"),
         )
     if ints is None or const_value(ints) is None:
         made = (ints or value).op
         by = f": {node_of(made)} computes it" if made is not None else ": it is an input of the model"
-        return Rejection(
-            f"{who} isn't constant{by}", "make it an initializer, or use MatMul of two quantised activations"
-        )
+        return Rejection(f"{who} isn't constant{by}", f"{constant(op)}, or use MatMul of two quantised activations")
     if ints.type.dtype not in NARROW:
         return Rejection(f"{who} is {ints.type.dtype.text}; weights are int8", "quantise it to int8")
     if not weight_axis_fits(op, ints):
@@ -194,7 +219,7 @@ def _readers(op: Op, sem: Semantics) -> Rejection | None:
         plain += [f"the output {name}" for name in names] or ["an output"]
     if plain:
         verb = "which isn't quantised" if len(plain) == 1 else "which aren't quantised"
-        return Rejection(f"its result feeds {some(plain)}, {verb}", f"{QUANTISE} behind {node_of(op)}")
+        return Rejection(f"its result feeds {some(plain)}, {verb}", quantise(op, f"behind {node_of(op)}"))
     for user in result.users:
         found = _quantize(op, user) if isinstance(user, ops.Quantize) else None
         if found is not None:

@@ -13,6 +13,7 @@ from hbc.ir.core import Module, Value
 from hbc.ir.ops import Const
 from hbc.words import plural
 from hbc_runtime.binding import bind
+from hbc_runtime.errors import InputMismatch
 from hbc_runtime.march import border_rounding
 from hbc_runtime.program import TensorInfo
 from hbc_runtime.types import Layout
@@ -40,7 +41,10 @@ def checked(module: Module, samples: Sequence[Mapping[str, object]]) -> list[Sam
     infos = inputs_of(module)
     made: list[Sample] = []
     for number, sample in enumerate(samples):
-        arrays = bind(infos, sample, border_rounding(module.march, module.arith))  # type: ignore[arg-type]
+        try:
+            arrays = bind(infos, sample, border_rounding(module.march, module.arith))  # type: ignore[arg-type]
+        except InputMismatch as err:
+            raise InputMismatch(f"sample {number} of {len(samples)}: {err}") from err
         for info, array in zip(infos, arrays, strict=True):
             _require_finite(array, f"sample {number} holds {{}} in input {info.name!r}")
         made.append({i.name: a for i, a in zip(infos, arrays, strict=True)})

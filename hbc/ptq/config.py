@@ -101,6 +101,17 @@ class QuantizeConfig(Rules):
         default=False,
         description="Take the mean error that rounded weights cause, per channel, out of the biases.",
     )
+    equalise: bool = Field(
+        default=True,
+        description="Even out the channels of tensors between two products (conv, relu, conv) by factors that "
+        "cancel: the float model computes the same, and one scale fits them better. Tensors that `tensors` "
+        "names are left out.",
+    )
+    preprocess: str | None = Field(
+        default=None,
+        description="How an image becomes an input, as `--preprocess` says it, which goes before: "
+        "`resize=320x320,mean=127,scale=1/128`.",
+    )
     samples: int | None = Field(default=None, ge=1, description="How many of the samples to use. By default all.")
     measured: int = Field(default=8, ge=1, description="How many of them the losses in the report are measured on.")
 

@@ -43,7 +43,7 @@ class Settler:
 
     def __init__(self, module: Module, wishes: Wishes, options: CompileOptions, collect: Collect) -> None:
         self.module, self.wishes, self.collect = module, wishes, collect
-        self.options = replace(options, shapes=())  # the module's are static
+        self.options = replace(options, shapes=(), example=(), output_names=())  # the module has them
         self.chooser = Chooser(wishes.config)
         self.floats: set[Op] = set(wishes.floats)
         self.unfused: set[Op] = set()

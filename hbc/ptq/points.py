@@ -19,7 +19,7 @@ from hbc.ir.core import Graph, Op, Value
 from hbc.ir.types import DType
 
 from .expressions import expressions
-from .prepare import WEIGHTED
+from .split_norm import WEIGHTED
 
 PRODUCTS = (*WEIGHTED, ops.Matmul)
 SAME_SCALE = (ops.ReduceMax, ops.ReduceMin, ops.ResizeLinear, ops.GridSample)

@@ -19,14 +19,14 @@ from hbc.passes.matching import const_value, is_default_clip
 from hbc.words import plural
 
 from .errors import QuantizeError
+from .split_norm import WEIGHTED, split_norms
+from .volumes import take_volumes_apart
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
-
-def prepare(source: str | Path | bytes | ModelProto, options: CompileOptions) -> Module:
+def prepare(source: str | Path | bytes | ModelProto | object, options: CompileOptions) -> Module:
     """The float model `source` after normalising and fusing, ready for quantize and dequantize ops.
 
     QuantizeError where it is quantised already, FrontendError where it can't be taken in.
@@ -34,8 +34,10 @@ def prepare(source: str | Path | bytes | ModelProto, options: CompileOptions) ->
     loaded = lower_model(source, options, stop_after="load")
     _refuse_quantised(loaded)
     module = lower_model(source, options, stop_after="fuse")
+    take_volumes_apart(module)
     for op in module.graph.walk(ops.Binary):
         fold_affine(module, op)
+    split_norms(module)
     Dce().run(module, Target(options.march, options.arith))
     name_values(module)
     return module

@@ -93,4 +93,6 @@ def _yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as err:
-        raise ValueError(str(err)) from err
+        mark = getattr(err, "problem_mark", None)
+        at = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ValueError(f"{at}{getattr(err, 'problem', None) or err}") from err

@@ -13,12 +13,14 @@ from hbc import samples as reading
 from hbc.ir import ops
 from hbc.ir.core import Module, Value
 from hbc.options import CompileOptions
+from hbc.words import plural
 from hbc_runtime.program import TensorInfo
 
 from .auto import raise_worst, sensitivity
-from .collect import OnStep, checked, collect, inputs_of
+from .collect import OnStep, Sample, checked, collect, inputs_of
 from .config import QuantizeConfig
 from .correct import corrections
+from .equalise import equalise
 from .legalise import Quantised, Settler
 from .measure import Losses, measure_losses
 from .precision import nodes_of, require_tensors, wishes
@@ -35,7 +37,7 @@ Reader = Callable[[Sequence[TensorInfo]], "Sequence[Mapping[str, npt.ArrayLike]]
 
 
 def quantize_model(
-    source: str | Path | bytes | ModelProto,
+    source: str | Path | bytes | ModelProto | object,
     options: CompileOptions,
     *,
     calib: str | Path | Reader | Sequence[Mapping[str, npt.ArrayLike]],
@@ -58,8 +60,9 @@ def quantize_model(
     rules = read_config(config)
     module = prepare(source, options)
     wanted = wishes(module, rules)
-    samples = checked(module, _read(module, calib, preprocess))[: rules.samples]
+    samples = checked(module, _read(module, calib, preprocess or _stated(rules)))[: rules.samples]
     few = samples[: rules.measured]
+    notes = _equalised(module, rules, samples, on_step, threads) if rules.equalise else ()
 
     def watch(values: Sequence[Value]) -> dict[Value, Any]:
         return collect(module, values, samples, on_step, threads)
@@ -81,8 +84,24 @@ def quantize_model(
     losses = measure_losses(module, made, few, on_step, histograms=histograms, threads=threads)
     where = str(source) if isinstance(source, str | Path) else module.metadata.get("source", "model")
     return _result(
-        where, module, made, losses, len(samples), len(few), ranked, raised, (*wanted.notes, *more), len(fixed)
+        where, module, made, losses, len(samples), len(few), ranked, raised, (*notes, *wanted.notes, *more), len(fixed)
     )
+
+
+def _equalised(
+    module: Module, rules: QuantizeConfig, samples: Sequence[Sample], on_step: OnStep | None, threads: int
+) -> tuple[str, ...]:
+    """Equalise, but for tensors that the configuration names; what to say of it."""
+    done = equalise(module, samples, keep=frozenset(rules.tensors), on_step=on_step, threads=threads)
+    if not done:
+        return ()
+    return (
+        f"the channels between {plural(done, 'pair')} of products are equalised: they differ by factors that cancel",
+    )
+
+
+def _stated(rules: QuantizeConfig) -> Preprocess | None:
+    return None if rules.preprocess is None else reading.parse_preprocess(rules.preprocess)
 
 
 def _read(

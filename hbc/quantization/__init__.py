@@ -18,17 +18,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .capturing import capture
-    from .compat import (
-        check_model,
-        convert_fx,
-        fuse_fx,
-        perf_model,
-        prepare_calibration_fx,
-        prepare_qat_fx,
-        visualize_model,
-    )
+    from .colour import CenteredYuv444, bgr2centered_yuv, rgb2centered_yuv
+    from .compat import convert_fx, prepare_calibration_fx, prepare_qat_fx
     from .converting import FixedPointModel, compile_model, convert, export, export_quantized_onnx, export_to_onnx
     from .fake_quantize import FakeQuantize, FakeQuantSpec
+    from .fusing import fuse_fx
+    from .looking import ModelCheck, OpPlace, check_model, perf_model, visualize_model
     from .march import March, get_march, set_march
     from .observers import merge_statistics
     from .preparing import prepare
@@ -44,6 +39,7 @@ if TYPE_CHECKING:
         default_qat_qconfig_setter,
         get_default_qat_qconfig,
     )
+    from .sampling import GridSample
     from .segment_lut import SegmentLUT
     from .states import (
         CALIBRATION,
@@ -61,6 +57,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "march": ("March", "get_march", "set_march"),
+    "colour": ("CenteredYuv444", "bgr2centered_yuv", "rgb2centered_yuv"),
+    "sampling": ("GridSample",),
     "segment_lut": ("SegmentLUT",),
     "stubs": ("DeQuantStub", "FloatFunctional", "QuantStub"),
     "wrapping": ("wrap",),
@@ -78,10 +76,9 @@ _HOMES = {
         "set_forward",
     ),
     "converting": ("FixedPointModel", "compile_model", "convert", "export", "export_quantized_onnx", "export_to_onnx"),
-    "compat": (
-        "check_model", "convert_fx", "fuse_fx", "perf_model", "prepare_calibration_fx",
-        "prepare_qat_fx", "visualize_model",
-    ),
+    "compat": ("convert_fx", "prepare_calibration_fx", "prepare_qat_fx"),
+    "fusing": ("fuse_fx",),
+    "looking": ("ModelCheck", "OpPlace", "check_model", "perf_model", "visualize_model"),
     "units": ("QuantizedInput", "QuantizedOperation", "QuantizedUnit", "QuantizedWeighted"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -90,6 +87,7 @@ __all__ = [
     "CALIBRATION",
     "QAT",
     "VALIDATION",
+    "CenteredYuv444",
     "DeQuantStub",
     "DefaultSetter",
     "FakeQuantSpec",
@@ -97,8 +95,11 @@ __all__ = [
     "FakeQuantize",
     "FixedPointModel",
     "FloatFunctional",
+    "GridSample",
     "March",
+    "ModelCheck",
     "ModuleNameSetter",
+    "OpPlace",
     "QConfig",
     "QuantStub",
     "QuantizedInput",
@@ -108,6 +109,7 @@ __all__ = [
     "SegmentLUT",
     "SensitiveOpSetter",
     "UnitInfo",
+    "bgr2centered_yuv",
     "calibrate",
     "calibration_setter",
     "capture",
@@ -130,6 +132,7 @@ __all__ = [
     "prepare",
     "prepare_calibration_fx",
     "prepare_qat_fx",
+    "rgb2centered_yuv",
     "set_fake_quantize",
     "set_forward",
     "set_march",

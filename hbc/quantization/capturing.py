@@ -19,16 +19,21 @@ import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-from hbc.diagnostics import CannotCapture, FunctionalReused, HbcError, WrongDevice
+from hbc.diagnostics import CannotCapture, FunctionalReused, HbcError, OptionError, WrongDevice, error
 
+from .colour import CenteredYuv444
 from .errors import trouble
 from .pytree import Leaf, name_of, rebuild, take, walk
+from .sampling import PixelSample
 from .segment_lut import SegmentLUT
 from .stubs import DeQuantStub, FloatFunctional, QuantStub
 from .wrapping import RECORDERS
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+WHOLE = (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444, PixelSample)
+GIVE = "give what the model takes: a tensor, a dict, or a tuple of arguments"
 OUTPUTS = "_outputs"  # the module that puts the results into the user's structure
+COMPUTED = "_constant_"  # names of tensors that forward makes of no input: they are what they were at capture
 _PATCH = threading.RLock()  # nn.Module.__call__ is patched while a model is captured
 
 
@@ -52,15 +57,26 @@ class Interface:
     template: Any = field(repr=False, default=None)
 
     def leaves(self, args: Sequence[Any]) -> list[Tensor]:
-        """The input tensors among the arguments of a call."""
-        return [take(args[position], path) for _, position, path in self.inputs]
+        """The input tensors among the arguments of a call. OptionError where they aren't there."""
+        return [self._leaf(args, name, position, path) for name, position, path in self.inputs]
+
+    def _leaf(self, args: Sequence[Any], name: str, position: int, path: tuple[str | int, ...]) -> Tensor:
+        try:
+            found = take(args[position], path)
+        except (LookupError, AttributeError, TypeError):
+            found = None
+        if isinstance(found, Tensor):
+            return found
+        given = ", ".join(type(a).__name__ for a in args) or "nothing"
+        why = f"it is {given}; the inputs are {', '.join(n for n, _, _ in self.inputs)}, as in the example of prepare"
+        raise error(OptionError, f"what was given has no tensor for the input {name!r}", why=why, hint=GIVE)
 
 
 def is_leaf(module: nn.Module) -> bool:
     """True for modules that stay whole: torch.nn's own but containers, and the kit's."""
     if isinstance(module, (*CONTAINERS, FloatFunctional)):
         return False
-    if isinstance(module, (QuantStub, DeQuantStub, SegmentLUT)) or getattr(module, "is_unit", False):
+    if isinstance(module, WHOLE) or getattr(module, "is_unit", False):
         return True
     return type(module).__module__.startswith("torch.nn.")
 
@@ -198,6 +214,8 @@ class Recorder(TorchFunctionMode):
         self.inside += 1
         try:
             out = call(module, *args, **kwargs)
+            if isinstance(module, (QuantStub, DeQuantStub)):
+                out = out.view_as(out)  # it gave its operand back, which must not be taken for the result
         finally:
             self.inside -= 1
         with _Off(self):
@@ -273,7 +291,7 @@ class Recorder(TorchFunctionMode):
             return self.nodes[id(tensor)]
         name = self.attributes.get(id(tensor))
         if name is None:
-            name = f"_constant_{len(self.constants)}"
+            name = f"{COMPUTED}{len(self.constants)}"
             self.constants[name] = tensor.detach().clone()
         node = self.graph.create_node("get_attr", name)
         self._bind(tensor, self._note(node))

@@ -1,20 +1,18 @@
-"""The familiar names of the vendor's plugin, as thin wrappers of `prepare`, `convert` and `compile_model`."""
+"""The familiar names of the vendor's plugin, as thin wrappers of `prepare` and `convert`."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import fx, nn
 
-from hbc.diagnostics import HbcError, OptionError, error
+from hbc.diagnostics import OptionError, error
 
-from .converting import FixedPointModel, compile_model, convert, export
+from .converting import FixedPointModel, convert
 from .errors import no_such
-from .preparing import prepare, require_float
-from .qconfig import DefaultSetter, ModuleNameSetter, QConfig, calibration_setter
+from .preparing import prepare
+from .qconfig import DefaultSetter, ModuleNameSetter, QConfig, calibration_setter, require_qconfig
 from .states import CALIBRATION, QAT, FakeQuantState, set_fake_quantize
 
 _HYBRID = ("module_name", "module_type")
@@ -58,6 +56,8 @@ def _prepared(model: nn.Module, qconfigs: Any, example: Any, hybrid: Any, state:
         if key not in _HYBRID:
             raise no_such("key of hybrid_dict", str(key), _HYBRID)
     base: QConfig | None = given.get("")
+    if base is not None:
+        require_qconfig(base, "of the whole model, ''")
     whole = calibration_setter() if state is CALIBRATION and base is None else DefaultSetter(base or QConfig())
     named = ModuleNameSetter(dict(given.get("module_name", ())))
     kept = [item for key in _HYBRID for item in (hybrid or {}).get(key, ())]
@@ -66,35 +66,6 @@ def _prepared(model: nn.Module, qconfigs: Any, example: Any, hybrid: Any, state:
     return prepared
 
 
-def fuse_fx(model: nn.Module) -> nn.Module:
-    """A copy of the model; `prepare` does the fusing. QuantizationError where the model is prepared already."""
-    require_float(model)
-    return copy.deepcopy(model)
-
-
 def convert_fx(model: nn.Module, example_inputs: Any = None, **options: Any) -> FixedPointModel:
     """`convert`."""
     return convert(model, example_inputs, **options)
-
-
-def check_model(model: nn.Module, example_inputs: Any, march: str | None = None) -> list[str]:
-    """What stands in the way of running the whole model on the BPU, a line each; an empty list means nothing."""
-    try:
-        compiled = compile_model(model, example_inputs, march=march)
-    except HbcError as err:
-        return [str(err)]
-    reasons = [r for s in compiled.report.segments if s.device == "cpu" for r in s.reasons]
-    return [*getattr(model, "hints", []), *reasons]
-
-
-def perf_model(model: nn.Module, example_inputs: Any, march: str | None = None) -> Any:
-    """The report of the compiled model: what ran where, multiplications, bytes."""
-    return compile_model(model, example_inputs, march=march).report
-
-
-def visualize_model(model: nn.Module, example_inputs: Any, save_path: str | Path | None = None) -> str:
-    """The model's `.hbir` text, written to `save_path` where one is given."""
-    text = str(export(model, example_inputs))
-    if save_path is not None:
-        Path(save_path).write_text(text, encoding="utf-8")
-    return text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from hbc.diagnostics import CannotTrace, MarchDiffers
 from hbc.driver import Compiled, lower_model
@@ -20,6 +20,7 @@ from hbc.options import CompileOptions, march_named
 from hbc_runtime import Session
 
 from .capturing import Interface, arguments, check_devices
+from .eager import as_graph
 from .emit import to_onnx
 from .errors import trouble
 from .fake_quantize import is_tracing
@@ -43,11 +44,11 @@ def _proto(
     form: Form = "compiled",
 ) -> ModelProto:
     require_prepared(model, verb)
-    assert isinstance(model, fx.GraphModule)
     require_calibrated(model)
     args = arguments(example_inputs)
+    model.meta["interface"].leaves(args)  # type: ignore[index, union-attr]
     check_devices(model, args)
-    return to_onnx(model, args, name, outputs, form)
+    return to_onnx(as_graph(model, args), args, name, outputs, form)
 
 
 def _name(model: nn.Module) -> str:
@@ -193,7 +194,7 @@ def convert(
     `example_inputs` gives the size of a batch; by default the shapes that the model was prepared with.
     """
     require_prepared(model, "convert")
-    assert isinstance(model, fx.GraphModule)
-    given = model.meta["example_inputs"] if example_inputs is None else example_inputs
+    meta: dict[str, Any] = model.meta  # type: ignore[assignment]
+    given = meta["example_inputs"] if example_inputs is None else example_inputs
     compiled = compile_model(model, given, **options)
-    return FixedPointModel(compiled, model.meta["interface"], engine, threads)
+    return FixedPointModel(compiled, meta["interface"], engine, threads)

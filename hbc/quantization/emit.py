@@ -21,7 +21,7 @@ from .errors import trouble
 from .fake_quantize import FakeQuantize
 from .onnx_rules import RULES, Call, pair
 from .onnx_writer import NUMPY, Form, Writer
-from .ops import constant_of, operation
+from .ops import constant_of, is_kept, operation
 from .pytree import take
 from .segment_lut import Opened, SegmentLUT
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
@@ -130,6 +130,7 @@ class _Emitter:
             return
         found = self.modules.get(str(node.target)) if node.op == "call_module" else None
         self.writer.prefix = str(node.target) if node.op == "call_module" else str(node.meta.get("scope") or node.name)
+        before = self._parted(node, found)
         if isinstance(found, QuantizedUnit):
             result: Any = self._unit(found, [self.values[a] for a in node.args if isinstance(a, fx.Node)])
         elif node.target is take:
@@ -142,9 +143,31 @@ class _Emitter:
             result = self._inlined(Opened(found), [source])
         else:
             result = self.operation(node, found)
+        self.values.update(before)
         self.values[node] = result
         if isinstance(result, str) and "shape" in node.meta:
             self.writer.shapes[result] = node.meta["shape"]
+
+    def _parted(self, node: fx.Node, module: nn.Module | None) -> dict[fx.Node, Any]:
+        """Barriers between what is kept on the CPU and what isn't, across which no pass computes.
+
+        The node reads them; what their operands were is returned, for other readers.
+        """
+        before: dict[fx.Node, Any] = {}
+        if self.writer.portable:
+            return before
+        for operand in node.all_input_nodes:
+            value = self.values.get(operand)
+            enters = is_kept(node, self.modules) and isinstance(self._module(operand), QuantizedUnit)
+            leaves = isinstance(module, QuantizedInput) and is_kept(operand, self.modules)
+            if (enters or leaves) and isinstance(value, str):
+                scope = str(node.target if node.op == "call_module" else node.meta.get("scope") or node.name)
+                before[operand] = value
+                self.values[operand] = self.writer.barrier(value, scope)
+        return before
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.modules.get(str(node.target)) if node.op == "call_module" else None
 
     def operation(self, node: fx.Node, module: nn.Module | None) -> Any:
         """An operation in reals."""

@@ -1,7 +1,7 @@
 """Exact forward: a unit computes the integers of the compiled program, with straight-through gradients.
 
-Three ways, the same integers. A weighted unit computes in torch, by the constants that `hbc.ir.fixed_point` derives,
-as the compiler does. A function of one tensor is a table of its compiled program's answers. Everything else runs its
+Three ways, the same integers. Weighted units and the common operations compute in torch (`exact_weighted`,
+`exact_operations`). A function of one tensor is a table of its compiled program's answers. Everything else runs its
 own compiled program in the forward, and has the gradient of the operation in reals.
 """
 
@@ -21,8 +21,10 @@ from hbc_runtime import Session
 from hbc_runtime.isa import Rounding
 
 from .emit import unit_model
+from .exact_integers import Through
+from .exact_operations import Operation, has_rule, reals, wants_gradient
+from .exact_table import Table
 from .exact_weighted import Weighted
-from .fake_quantize import BITS, FakeQuantize
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
 
 Strategy = Callable[[QuantizedUnit, Sequence[Tensor]], Tensor]
@@ -31,6 +33,8 @@ TABLED = frozenset({
     "mish", "softplus", "softsign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "neg", "sin", "cos", "erf",
     "floor", "ceil", "round", "square", "segment_lut",
 })  # fmt: skip
+# With constants that are one number, these are functions of one tensor as well.
+_OF_A_NUMBER = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "pow", "maximum", "minimum"})
 
 
 def strategy(unit: QuantizedUnit) -> Strategy:
@@ -40,24 +44,22 @@ def strategy(unit: QuantizedUnit) -> Strategy:
     if isinstance(unit, QuantizedWeighted):
         return Weighted(unit, Program())
     assert isinstance(unit, QuantizedOperation)
-    if unit.operation in TABLED and len(unit.sources) == 1:
-        return Table()
-    return Program()
+    if len(unit.sources) == 1 and (unit.operation in TABLED or _is_of_numbers(unit)):
+        return Table(Program())
+    return Operation(unit, Program()) if has_rule(unit) else Program()
+
+
+def _is_of_numbers(unit: QuantizedOperation) -> bool:
+    """True for x · 2, x + x and the like: elementwise, of the operand's shape."""
+    nodes = [n for n in unit.body.graph.nodes if n.op not in {"output", "get_attr"}]
+    same = len({n.meta.get("shape") for n in nodes}) == 1 and nodes[0].meta.get("shape") is not None
+    single = all(t.numel() == 1 for t in (*unit.body.parameters(), *unit.body.buffers()))
+    return unit.operation in _OF_A_NUMBER and same and single
 
 
 def straight_through(exact: Tensor, plain: Tensor) -> Tensor:
     """The exact values with the gradient of the plain ones."""
-    return _Through.apply(plain, exact)  # type: ignore[no-untyped-call]
-
-
-class _Through(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, plain: Tensor, exact: Tensor) -> Tensor:
-        return exact.view_as(exact)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0], None
+    return Through.apply(plain, exact, None, 0, 0)  # type: ignore[no-untyped-call]
 
 
 def quantize_input(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
@@ -65,7 +67,10 @@ def quantize_input(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
     (x,) = operands
     fq = unit.activation_post_process
     assert fq is not None
+    if fq.observes():
+        fq.observe(x)
     fq.require_scale()
+    fq.keep_positive()
     scale = fq.scale.detach()
     with torch.no_grad():
         v = torch.nan_to_num(x.detach().float(), nan=0.0, posinf=torch.inf, neginf=-torch.inf)
@@ -76,7 +81,7 @@ def quantize_input(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
             whole = torch.trunc(t)
             q = whole + torch.where((t - whole).abs() >= 0.5, torch.sign(t), 0.0)
         exact = q.clamp(fq.spec.qmin, fq.spec.qmax).float() * scale
-    return straight_through(exact, fq(x)) if torch.is_grad_enabled() and x.requires_grad else exact
+    return straight_through(exact, fq.quantized(x)) if wants_gradient(unit, operands) else exact
 
 
 class Program:
@@ -87,10 +92,16 @@ class Program:
         self.session: Session | None = None
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
+        grad = wants_gradient(unit, operands)
+        return self.through(unit, operands, observed(unit, operands, grad=grad) if grad or observes(unit) else None)
+
+    def through(self, unit: QuantizedUnit, operands: Sequence[Tensor], y: Tensor | None) -> Tensor:
+        """The program's answer, with the gradient of the reals `y` where they are given and have one."""
         exact = self.run(unit, operands)
-        if not torch.is_grad_enabled() or not _wants_gradient(unit, operands):
+        if y is None or not y.requires_grad:
             return exact
-        return straight_through(exact, frozen_plain(unit, operands))
+        fq = unit.activation_post_process
+        return straight_through(exact, y if fq is None else fq.quantized(y))
 
     def run(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         """The program's answer."""
@@ -110,47 +121,20 @@ class Program:
         return self.session
 
 
-class Table:
-    """A function of one tensor: its program's answer for every integer, looked up."""
-
-    def __init__(self) -> None:
-        self.key: Any = None
-        self.table: Tensor | None = None
-
-    def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
-        (x,) = operands
-        source = unit.sources[0]
-        assert source is not None
-        key = (_fingerprint(unit), x.device)
-        if key != self.key or self.table is None:
-            self.table, self.key = self._made(unit, source).to(x.device), key
-        with torch.no_grad():
-            q = torch.round(x.detach() / source.scale.detach()).to(torch.int64)
-            exact = self.table[q + (1 << (BITS[source.spec.dtype] - 1))]
-        if not torch.is_grad_enabled() or not _wants_gradient(unit, operands):
-            return exact
-        return straight_through(exact, unit.plain(x))
-
-    def _made(self, unit: QuantizedUnit, source: FakeQuantize) -> Tensor:
-        count = 1 << BITS[source.spec.dtype]
-        q = torch.arange(count) - count // 2
-        x = (q.float() * source.scale.detach().cpu()).reshape(1, 1, -1, 256)
-        twin = Program().run(unit, [x])
-        return twin.reshape(-1)
+def observes(unit: QuantizedUnit) -> bool:
+    """True where the unit's result is looked at in this call."""
+    fq = unit.activation_post_process
+    return fq is not None and fq.observes()
 
 
-def frozen_plain(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
-    """The unit in reals with batch norms of frozen statistics, as the program has them."""
-    training = unit.training
-    unit.eval()
-    try:
-        return unit.plain(*operands)
-    finally:
-        unit.train(training)
-
-
-def _wants_gradient(unit: QuantizedUnit, operands: Sequence[Tensor]) -> bool:
-    return any(x.requires_grad for x in operands) or any(p.requires_grad for p in unit.parameters())
+def observed(unit: QuantizedUnit, operands: Sequence[Tensor], *, grad: bool) -> Tensor:
+    """The unit in reals, which its observer has seen where it observes."""
+    with torch.set_grad_enabled(grad):
+        y = reals(unit, operands)
+    if observes(unit):
+        assert unit.activation_post_process is not None
+        unit.activation_post_process.observe(y)
+    return y
 
 
 def _fingerprint(unit: QuantizedUnit) -> Any:

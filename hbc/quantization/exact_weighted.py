@@ -1,4 +1,4 @@
-"""Exact forward of convolutions and linear layers: integers in torch, constants by `hbc.ir.fixed_point`."""
+"""Exact forward of convolutions and linear layers: integers in float tensors, constants by NUMERICS 3 to 6."""
 
 from __future__ import annotations
 
@@ -11,42 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hbc.ir import fixed_point, ops
-from hbc.ir.builder import make_op
-from hbc.ir.core import Graph, Op, Value
 from hbc.ir.fixed_point import conv as rules
-from hbc.ir.location import NodeLoc
-from hbc.ir.ops.shapes import NO_CLIP
 from hbc.ir.semantics import Semantics
-from hbc.ir.types import DType, Quant, TensorType
 from hbc_runtime import numerics
 from hbc_runtime.isa import Scheme
+from hbc_runtime.numerics import ScaleRangeError
 
+from . import exact_constants as constants
+from .exact_constants import Floats, Ints, Requantization
+from .exact_integers import Through, holder, on_device, put, recovered, requantized_, within
 from .fake_quantize import BITS, FakeQuantize
-from .units import QuantizedUnit, QuantizedWeighted
+from .onnx_rules import pair
+from .units import ACTIVATIONS, QuantizedUnit, QuantizedWeighted
 
 if TYPE_CHECKING:
     from .exact import Program
 
-DTYPES = {"int8": DType.I8, "int16": DType.I16}
-CLIPS = {"": NO_CLIP, "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
-EXACT_FLOAT = 1 << 24  # float32 holds every integer up to here
+CLIPS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 ROOM = 1 << 26  # as hbc.passes.weak_channels: beyond, the compiler changes a channel's scale
 
 
 @dataclass(frozen=True)
-class Constants:
-    """What the scales alone determine: acc scales (float64), the scheme and its parameters per channel, the clamp."""
+class _Job:
+    """One call: the operands' integers and everything that scales alone determine."""
 
-    acc_scale: np.ndarray
-    out_scale: Tensor
-    scheme: Scheme
-    rounding: np.ndarray
-    params: tuple[Tensor | None, Tensor | None, Tensor | None]
-    low: int
-    high: int
-    addend: tuple[Tensor, Tensor] | None
-    addend_reach: float  # accumulator steps
+    acc_scale: Floats
+    bias: Ints  # in accumulator steps, without the rounding term
+    addend: tuple[Ints, Ints] | None
+    bound: float  # the accumulator's, in steps
+    kind: torch.dtype
+    along: list[int]
 
 
 class Weighted:
@@ -54,224 +48,210 @@ class Weighted:
 
     def __init__(self, unit: QuantizedWeighted, program: Program) -> None:
         self.program = program
-        self.key: Any = None
-        self.constants: Constants | None = None
         fq = unit.activation_post_process
         spatial = unit.kind in {nn.Conv3d, nn.ConvTranspose3d}
         self.by_program = spatial or (fq is not None and fq.spec.narrow) or unit.weight_fake_quant.spec.dtype != "int8"
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         assert isinstance(unit, QuantizedWeighted)
+        if not unit.weight_fake_quant.is_ready() or (self.by_program and unit.weight_fake_quant.observes()):
+            unit.weight_fake_quant.observe(unit.folded()[0])
+        try:
+            y = None if self.by_program else self._in_torch(unit, operands)
+        except ScaleRangeError:
+            y = None  # the program's error names tensors and scales
+        return self.program(unit, operands) if y is None else y
+
+    def _in_torch(self, unit: QuantizedWeighted, operands: Sequence[Tensor]) -> Tensor | None:
         weight, bias = unit.folded()
-        wfq = unit.weight_fake_quant
-        if wfq.observing or not wfq.is_ready():
-            wfq.observe(weight)
-        if self.by_program:
-            return self.program(unit, operands)
-        source = unit.sources[0]
-        assert source is not None
-        c = self._constants(unit, operands[0].device)
-        ints = wfq.integers(weight)
-        sums = ints.detach().abs().movedim(unit.axis, 0).reshape(ints.shape[unit.axis], -1).sum(1).cpu().numpy()
-        sums = np.resize(sums.astype(np.float64), unit.out_channels)
-        stored = self._bias(unit, bias, c, sums)
-        if stored is None:
-            return self.program(unit, operands)
-        reach = float(sums.max(initial=0.0)) * (1 << (BITS[source.spec.dtype] - 1))
-        kind = torch.float32 if reach < EXACT_FLOAT else torch.float64
-        q = _Recover.apply(operands[0], source.scale.detach())  # type: ignore[no-untyped-call]
-        acc = unit.product(q.to(kind), ints.to(kind))
-        bound = reach + float(np.abs(stored.astype(np.float64)).max(initial=0.0)) + c.addend_reach
-        wide = torch.int32 if bound < numerics.I32_MAX else torch.int64
-        along = [1] * acc.dim()
-        along[-1 if unit.kind is nn.Linear else 1] = -1
-        addend = operands[1] if unit.has_addend else None
-        finish = _Finish(unit, c, torch.from_numpy(stored).to(acc.device), wide, along)
-        return _Epilogue.apply(acc, bias, addend, finish)  # type: ignore[no-untyped-call]
-
-    def _bias(self, unit: QuantizedWeighted, bias: Tensor | None, c: Constants, sums: np.ndarray) -> np.ndarray | None:
-        """The accumulator's bias with the rounding term; None where the compiler would change a channel's scale."""
-        value = np.zeros(unit.out_channels) if bias is None else bias.detach().cpu().numpy().astype(np.float64)
-        steps = np.abs(value) / c.acc_scale + c.addend_reach
-        dead = (sums == 0) & (steps > 0)
-        if (bias is not None or unit.has_addend) and bool(((steps > numerics.I32_MAX - ROOM) | dead).any()):
+        weight = unit.weight_fake_quant(weight)
+        with torch.no_grad():
+            ints = (weight / unit.weight_fake_quant.along(weight.dim())).round_()
+            job = self._job(unit, ints, bias)
+        if job is None:
             return None
-        ints: np.ndarray = np.zeros(unit.out_channels, np.int64)
-        if bias is not None:
-            ints = numerics.bias_to_accumulator(bias.detach().cpu().numpy(), c.acc_scale)
-        return rules.stored_bias(ints + c.rounding, Semantics(unit.march))
+        fq = unit.activation_post_process
+        addend = operands[1] if unit.has_addend else None
 
-    def _constants(self, unit: QuantizedWeighted, device: torch.device) -> Constants:
-        fqs = [*unit.sources, unit.weight_fake_quant, unit.activation_post_process]
-        key = (tuple(tuple(f.scale.detach().tolist()) for f in fqs if f is not None), device)
-        if key != self.key or self.constants is None:
-            self.constants, self.key = derived(unit, device), key
-        return self.constants
+        def run() -> tuple[Tensor, Tensor, tuple[int, int]]:
+            return self._run(unit, job, ints, operands)
 
+        if (fq is not None and fq.is_learned) or not _is_plain(unit):
+            return _by_reals(unit, operands, weight, bias, run)
+        return _Product.apply(operands[0], weight, bias, addend, unit, run)  # type: ignore[no-untyped-call]
 
-def derived(unit: QuantizedWeighted, device: torch.device) -> Constants:
-    """The constants of a unit, from the instruction that hbc derives of an op of one pixel and zero weights."""
-    op, arrays = _op(unit)
-    sem = Semantics(unit.march)
-    fixed = fixed_point.derive(op, sem, arrays)
-    zero, mult, pre, post = (None if o is None else np.asarray(o) for o in fixed.operands[2:6])
-    scale = rules.accumulator_scale(op.operands[0].type, op.operands[1].type, unit.out_channels)  # type: ignore[union-attr]
-    addend, reach = None, 0.0
-    if unit.has_addend:
-        _, am, ash = fixed.operands[6:9]
-        addend = _tensor(am, device), _tensor(ash, device)
-        t = op.operands[3].type  # type: ignore[union-attr]
-        assert t.quant is not None
-        reach = float(t.quant.scale[0] * -t.dtype.limits[0] / scale.min())
-    fq = unit.activation_post_process
-    scheme: Scheme = fixed.fields["scheme"]
-    out = np.float32(scale) if fq is None else fq.scale.detach().cpu().numpy()
-    return Constants(
-        acc_scale=scale,
-        out_scale=torch.from_numpy(np.array(out)).to(device),
-        scheme=scheme,
-        rounding=np.zeros(unit.out_channels, np.int64) if zero is None else zero.astype(np.int64),
-        params=tuple(None if p is None else _tensor(p, device) for p in (mult, pre, post)),  # type: ignore[arg-type]
-        low=int(fixed.fields["clamp_min"]),
-        high=int(fixed.fields["clamp_max"]),
-        addend=addend,
-        addend_reach=reach,
-    )
-
-
-def _tensor(x: Any, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.asarray(x).astype(np.int64)).to(device)
-
-
-def _type(shape: tuple[int, ...], fq: FakeQuantize) -> TensorType:
-    return TensorType(shape, DTYPES[fq.spec.dtype], Quant.per_tensor(float(fq.scale.detach()[0])))
-
-
-def _op(unit: QuantizedWeighted) -> tuple[Op, list[np.ndarray | None]]:
-    """An op of one pixel with the unit's scales, zero weights and no bias, and its operands' values."""
-    graph = Graph("unit")
-    source, wfq, fq = unit.sources[0], unit.weight_fake_quant, unit.activation_post_process
-    assert source is not None
-    inner = int(unit.weight.shape[0] if unit.transposed else unit.weight.shape[1])
-    channels, groups = unit.out_channels, unit.groups
-    linear = unit.kind is nn.Linear
-    tail: tuple[int, ...] = () if linear else (1, 1)
-    in_channels = inner if unit.transposed or linear else inner * groups
-    w = np.zeros((*unit.weight.shape[:2], *tail), np.int8)
-    scales = tuple(float(s) for s in wfq.scale.detach().tolist())
-    wt = TensorType(w.shape, DType.I8, Quant(scales, (0,), unit.axis))
-    x = Value(_type((1, in_channels, *tail), source), graph, 0)
-    weight = Value(wt, graph, 1)
-    shape = (1, channels, *tail)
-    if fq is None:
-        acc = rules.accumulator_scale(x.type, wt, channels)
-        t = TensorType(shape, DType.I32, Quant(tuple(float(s) for s in np.float32(acc)), (0,), 1))
-    else:
-        t = _type(shape, fq)
-    clip = CLIPS[unit.activation]
-    loc = NodeLoc(unit.unit_name)
-    if unit.transposed:
-        fields = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "output_padding": (0, 0)}
-        return make_op(ops.ConvTranspose2d, [x, weight, None], {**fields, "group": groups, "clip": clip}, loc, [t]), [
-            None,
-            w,
-            None,
-        ]
-    operands: list[Value | None] = [x, weight, None]
-    if unit.has_addend:
-        other = unit.sources[1]
-        assert other is not None
-        operands.append(Value(_type(shape, other), graph, 2))
-    arrays: list[np.ndarray | None] = [None, w, None, None]
-    if linear:
-        return make_op(ops.Linear, operands, {"clip": clip}, loc, [t]), arrays
-    fields = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
-    return make_op(ops.Conv2d, operands, {**fields, "group": groups, "clip": clip}, loc, [t]), arrays
-
-
-class _Recover(torch.autograd.Function):
-    """The integers that reals on a grid stand for: round(x / scale), exact as |x / scale| is far below 2^23."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        ctx.save_for_backward(scale)
-        return (x / scale).round_()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (scale,) = ctx.saved_tensors
-        return grads[0] / scale, None
-
-
-@dataclass(frozen=True)
-class _Finish:
-    """From the accumulator to the result."""
-
-    unit: QuantizedWeighted
-    constants: Constants
-    bias: Tensor
-    wide: torch.dtype
-    along: list[int]
-
-    def __call__(self, acc: Tensor, addend: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(integers of the result, which of them are not clamped)."""
-        c = self.constants
-        total = acc.to(self.wide) + self.bias.to(self.wide).view(self.along)
-        if addend is not None and c.addend is not None:
-            total = total + self._addend(addend).to(self.wide)
-        if self.wide is torch.int64:
-            total = total.clamp_(numerics.I32_MIN, numerics.I32_MAX)
-        q = self._requantized(total)
-        inside = (q >= c.low) & (q <= c.high)
-        return q.clamp_(c.low, c.high), inside
-
-    def _addend(self, addend: Tensor) -> Tensor:
-        source = self.unit.sources[1]
+    def _job(self, unit: QuantizedWeighted, ints: Tensor, bias: Tensor | None) -> _Job | None:
+        """None where the compiler would change a channel's scale, or a float can't hold the accumulator."""
+        source, other = unit.sources[0], unit.sources[1] if unit.has_addend else None
         assert source is not None
-        assert self.constants.addend is not None
-        mult, shift = (self._view(p) for p in self.constants.addend)
-        product = torch.round(addend / source.scale.detach()).to(torch.int64) * mult
-        right = torch.bitwise_right_shift(product, shift.clamp_min(0))
-        return torch.where(shift >= 0, right, torch.bitwise_left_shift(product, (-shift).clamp_min(0)))
+        channels = unit.out_channels
+        s_in, s_w = _scale(source)[0], _scale(unit.weight_fake_quant)
+        acc_scale = _spread(s_in * s_w, channels)
+        sums = ints.abs().sum([d for d in range(ints.dim()) if d != unit.axis]).cpu().numpy().astype(np.float64)
+        sums = _spread(sums, channels)
+        reach = 0.0 if other is None else float(_scale(other)[0] * -other.spec.qmin / acc_scale.min())
+        value = np.zeros(channels) if bias is None else bias.detach().cpu().numpy().astype(np.float64)
+        steps = np.abs(value) / acc_scale + reach
+        dead = (sums == 0) & (steps > 0)
+        if (bias is not None or other is not None) and bool(((steps > numerics.I32_MAX - ROOM) | dead).any()):
+            return None
+        whole = constants.bias_steps(value, acc_scale)
+        mixed = None if other is None else constants.addend(_scale(other)[0] / acc_scale)
+        products = float(sums.max(initial=0.0)) * (1 << (BITS[source.spec.dtype] - 1))
+        bound = products + float(np.abs(whole).max(initial=0)) + reach + 1
+        kind = holder(max(bound, 0.0 if other is None else 32767.0 * -other.spec.qmin))
+        along = [1] * ints.dim()
+        along[-1 if unit.kind is nn.Linear else 1] = -1
+        return None if kind is None else _Job(acc_scale, whole, mixed, bound, kind, along)
 
-    def _view(self, p: Tensor | None) -> Tensor:
-        assert p is not None
-        return p.view(self.along) if p.numel() > 1 else p
-
-    def _requantized(self, total: Tensor) -> Tensor:
-        c = self.constants
-        if c.scheme is Scheme.NONE:
-            return total
-        mult, pre, post = c.params
-        if c.scheme is Scheme.WIDE:
-            shift = self._view(post)
-            half = torch.where(shift > 0, torch.bitwise_left_shift(torch.ones_like(shift), (shift - 1).clamp_min(0)), 0)
-            return torch.bitwise_right_shift(total.to(torch.int64) * self._view(mult) + half, shift)
-        kind = total.dtype
-        narrow = torch.bitwise_right_shift(total, self._view(pre).to(kind)).clamp_(-32768, 32767)
-        return torch.bitwise_right_shift(narrow.mul_(self._view(mult).to(kind)), self._view(post).to(kind))
-
-
-class _Epilogue(torch.autograd.Function):
-    """Requantisation, straight through: dy/dacc is the accumulator's scale where the result isn't clamped, else 0."""
+    def _run(
+        self, unit: QuantizedWeighted, job: _Job, ints: Tensor, operands: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """(reals of the result, its integers before the clamp, the clamp)."""
+        x, source, fq = operands[0], unit.sources[0], unit.activation_post_process
+        assert source is not None
+        if unit.kind is nn.Linear and x.dim() != len(job.along):
+            job = _Job(job.acc_scale, job.bias, job.addend, job.bound, job.kind, [1] * (x.dim() - 1) + [-1])
+        (bias,) = put([job.bias], job.along, x.device, job.kind)
+        acc = unit.product(recovered(x, source.scale, job.kind), ints.to(job.kind), bias.view(-1))
+        if job.addend is not None:
+            acc += self._addend(unit, job, operands[1])
+        if fq is not None and fq.observes():
+            (scale,) = put([job.acc_scale], job.along, x.device, torch.float32)
+            fq.observe(_looked_at(unit, acc * scale))
+        if fq is not None:
+            fq.keep_positive()
+        r, offset, bound = self._requantization(unit, job)
+        kind = holder(bound) or torch.float64  # the rounding term may be the larger one
+        q = requantized_(acc.to(kind), on_device(r, offset, job.along, x.device, kind, bound), bound)
+        if fq is None:
+            (out,) = put([job.acc_scale.astype(np.float32)], job.along, x.device)
+            return q * out, q, (numerics.I32_MIN, numerics.I32_MAX)
+        low, high = clamp_of(fq, CLIPS[unit.activation])
+        return q.clamp(low, high).mul_(fq.scale.detach()), q, (low, high)
 
     @staticmethod
-    def forward(ctx: Any, acc: Tensor, bias: Tensor | None, addend: Tensor | None, finish: _Finish) -> Tensor:
-        c = finish.constants
-        q, inside = finish(acc, addend)
-        if any(ctx.needs_input_grad[:3]):
-            scale = torch.from_numpy(c.acc_scale).to(acc.device, torch.float32).view(finish.along)
-            ctx.save_for_backward(inside, scale)
-            ctx.channel = finish.along.index(-1) % len(finish.along)
-            ctx.kind = acc.dtype
-        out = c.out_scale.view(finish.along) if c.out_scale.numel() > 1 else c.out_scale
-        return q.to(torch.float32) * out
+    def _requantization(unit: QuantizedWeighted, job: _Job) -> tuple[Requantization, Ints, float]:
+        """(parameters, what joins the accumulator yet: the rounding term as the march stores it, the bound)."""
+        fq = unit.activation_post_process
+        if fq is None:
+            zero = np.zeros(len(job.acc_scale), np.int64)
+            r = Requantization(Scheme.NONE, zero, zero, zero, zero)
+        else:
+            ratio = job.acc_scale / _scale(fq)[0]
+            r = constants.requantization(ratio, wide=fq.spec.dtype == "int16", bias=True)
+        offset = stored(job.bias + r.rounding, unit.march) - job.bias
+        return r, offset, job.bound + float(np.abs(offset).max(initial=0))
+
+    @staticmethod
+    def _addend(unit: QuantizedWeighted, job: _Job, addend: Tensor) -> Tensor:
+        """floor(q · multiplier / 2^shift), exact as the product stays below the mantissa (D5)."""
+        source = unit.sources[1]
+        assert source is not None
+        assert job.addend is not None
+        mult, shift = job.addend
+        (factor,) = put([np.ldexp(mult.astype(np.float64), -shift)], job.along, addend.device, job.kind)
+        return recovered(addend, source.scale, job.kind).mul_(factor).floor_()
+
+
+def _spread(values: np.ndarray, count: int) -> np.ndarray:
+    """One per channel, repeated where groups share them."""
+    return values if len(values) == count else np.resize(values, count)
+
+
+def _looked_at(unit: QuantizedWeighted, y: Tensor) -> Tensor:
+    """What the result's observer sees of `y`, before its relu: of a range its ends are enough."""
+    fq = unit.activation_post_process
+    ends = fq is not None and fq.observer is not None and fq.observer.is_cheap
+    return ACTIVATIONS[unit.activation](torch.stack(torch.aminmax(y)) if ends and y.numel() else y)
+
+
+def stored(bias: Ints, march: str) -> Ints:
+    """What the march keeps of a bias, as int64: where all of them fit, `stored_bias` has nothing to do."""
+    sem = Semantics(march)
+    if not sem.bias_is_16_bit and int(np.abs(bias).max(initial=0)) <= numerics.I32_MAX:
+        return bias
+    return rules.stored_bias(bias, sem).astype(np.int64)
+
+
+def clamp_of(fq: FakeQuantize, clip: tuple[float, float]) -> tuple[int, int]:
+    """The integers that a relu leaves of a result's range, as `fixed_point.params.clamp_limits`."""
+    scale = _scale(fq)[0]
+
+    def integer(x: float, end: int) -> int:
+        return round(min(max(x / scale, fq.spec.qmin), fq.spec.qmax)) if math.isfinite(x) else end
+
+    return integer(clip[0], fq.spec.qmin), integer(clip[1], fq.spec.qmax)
+
+
+def _scale(fq: FakeQuantize) -> Floats:
+    """Scales as float64 of their float32."""
+    return fq.scale.detach().cpu().numpy().astype(np.float64)
+
+
+def _is_plain(unit: QuantizedWeighted) -> bool:
+    """True where the padding is given in numbers, the same before and behind."""
+    return not isinstance(unit.geometry.get("padding", 0), str)
+
+
+def _by_reals(
+    unit: QuantizedWeighted, operands: Sequence[Tensor], weight: Tensor, bias: Tensor | None, run: Any
+) -> Tensor:
+    """The exact values with the gradient of the unit in reals, that of a learned scale included."""
+    with torch.no_grad():
+        exact, q, (low, high) = run()
+    if not torch.is_grad_enabled():
+        return exact
+    y = unit.product(operands[0], weight, bias)
+    y = ACTIVATIONS[unit.activation](y + operands[1] if unit.has_addend else y)
+    fq = unit.activation_post_process
+    if fq is not None and fq.is_learned:
+        return Through.apply(fq.quantized(y), exact, None, 0, 0)  # type: ignore[no-untyped-call]
+    return Through.apply(y, exact, q, low, high)  # type: ignore[no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    """The whole unit: exact forward, and the gradients of the product in reals where the result isn't clamped."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        addend: Tensor | None,
+        unit: QuantizedWeighted,
+        run: Any,
+    ) -> Tensor:
+        y, q, (low, high) = run()
+        if any(ctx.needs_input_grad[:4]):
+            ctx.save_for_backward(x, weight, *([] if unit.activation_post_process is None else [q]))
+            ctx.limits, ctx.unit = (low - 0.5, high + 0.5), unit
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        inside, scale = ctx.saved_tensors
-        grad = grads[0] * inside
-        of_acc = (grad * scale).to(ctx.kind) if ctx.needs_input_grad[0] else None
-        others = [d for d in range(grad.dim()) if d != ctx.channel]
-        of_bias = grad.sum(others) if ctx.needs_input_grad[1] else None
-        return of_acc, of_bias, grad if ctx.needs_input_grad[2] else None, None
+        x, weight, *rest = ctx.saved_tensors
+        grad = within(grads[0], rest[0], *ctx.limits) if rest else grads[0]
+        needed = ctx.needs_input_grad
+        back = _linear_back if ctx.unit.kind is nn.Linear else _conv_back
+        return *back(ctx.unit, grad, x, weight, needed[:3]), grad if needed[3] else None, None, None
+
+
+def _linear_back(unit: QuantizedWeighted, grad: Tensor, x: Tensor, weight: Tensor, needed: Sequence[bool]) -> list[Any]:
+    rows = grad.reshape(-1, grad.shape[-1])
+    return [
+        grad @ weight if needed[0] else None,
+        rows.T @ x.reshape(-1, x.shape[-1]) if needed[1] else None,
+        rows.sum(0) if needed[2] else None,
+    ]
+
+
+def _conv_back(unit: QuantizedWeighted, grad: Tensor, x: Tensor, weight: Tensor, needed: Sequence[bool]) -> list[Any]:
+    g, n = unit.geometry, x.dim() - 2
+    output_padding = pair(g.get("output_padding", 0), n)
+    numbers = [pair(g[name], n) for name in ("stride", "padding", "dilation")]
+    found = torch.ops.aten.convolution_backward(
+        grad, x, weight, [unit.out_channels], *numbers, unit.transposed, output_padding, g["groups"], list(needed)
+    )
+    return list(found)

@@ -44,6 +44,9 @@ class FakeQuantSpec:
         ):
             if value not in known:
                 raise no_such(what, str(value), known)
+        if self.observer == "fixed" and self.scale is None:
+            hint = "FakeQuantSpec(observer='fixed', scale=1 / 128)"
+            raise error(OptionError, "the observer 'fixed' has no scale", hint=hint)
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise error(OptionError, f"the fixed scale is {self.scale!r}", hint="give a positive number")
 
@@ -102,19 +105,24 @@ class FakeQuantize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.observing and (self.training or not self.quantizing):
             self.observe(x)
-        if not self.quantizing:
-            return x
+        return self.quantized(x) if self.quantizing else x
+
+    def observes(self) -> bool:
+        """True where training looks at a tensor that passes, and its scale may move."""
+        return self.observing and self.training and not self._is_settled()
+
+    def quantized(self, x: Tensor) -> Tensor:
+        """A tensor by the scale as it is, not observed."""
         self.require_scale()
         if is_tracing():
             return self._traced(x)
-        if self.is_learned and self.training:
-            self._keep_positive()
+        self.keep_positive()
         return fake_quantize(x, self.along(x.dim()), self.spec.qmin, self.spec.qmax, self.spec.kind)
 
     @torch.no_grad()
-    def _keep_positive(self) -> None:
+    def keep_positive(self) -> None:
         """A step of the optimizer may carry a small learned scale past 0."""
-        if bool((self.scale < LEAST_SCALE).any()):
+        if self.is_learned and self.training and bool((self.scale < LEAST_SCALE).any()):
             self.scale.clamp_(min=LEAST_SCALE)
 
     def _traced(self, x: Tensor) -> Tensor:
@@ -139,16 +147,22 @@ class FakeQuantize(nn.Module):
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
         """Look at a tensor. Moving averages and ranges become the scale at once, histograms when asked."""
-        if self.observer is None or not x.numel() or (self.is_learned and self.quantizing and self.ready):
+        if self.observer is None or not x.numel() or self._is_settled():
             return
-        averaging = self.spec.averaging
-        if self.quantizing and self.axis is None and averaging == 0 and self.is_ready():
-            return
-        if self.quantizing and not self.observer.is_cheap and self.is_ready():
-            return  # in training, what a histogram chose stays
         self.observer.add(x.detach())
         if self.observer.is_cheap or self.quantizing:
             self.compute_scale()
+
+    def _is_settled(self) -> bool:
+        """True where training leaves the scale: fixed or learned ones, and in training what a histogram chose stays."""
+        if self.observer is None:
+            return True
+        if not self.quantizing:
+            return False
+        if self.is_learned:
+            return self.ready
+        stays = not self.observer.is_cheap or (self.axis is None and self.spec.averaging == 0)
+        return stays and self.is_ready()
 
     @torch.no_grad()
     def compute_scale(self) -> None:

@@ -70,7 +70,7 @@ def _follower(node: fx.Node) -> fx.Node | None:
     if len(node.users) != 1:
         return None
     user = next(iter(node.users))
-    return None if user.meta.get("cpu") or user.op in {"output", "placeholder"} else user
+    return None if user.meta.get("cpu") or user.meta.get("alone") or user.op in {"output", "placeholder"} else user
 
 
 def _is_batch_norm(node: fx.Node, head: fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -422,6 +422,16 @@ def interpolate(c: Call) -> Any:
     return c.op("Resize", c.x(), "", "", c.ints(c.out_shape), mode=onnx_mode, **where_)
 
 
+@rule("pixel_sample")
+def pixel_sample(c: Call) -> Any:
+    """The form that hbc's importer knows as positions in pixels."""
+    m: Any = c.module
+    size = np.array(c.shape()[:1:-1], np.float64)
+    grid = c.op("Add", c.op("Mul", c.x(1), c.value((2 / size).astype(np.float32))), c.value(1 / size - 1))
+    mode = {"bilinear": "linear"}.get(m.mode, m.mode)
+    return c.op("GridSample", c.x(0), grid, mode=mode, padding_mode=m.padding_mode, align_corners=0)
+
+
 @rule("grid_sample")
 def grid_sample(c: Call) -> Any:
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(str(c.get(2, "mode", "bilinear")), "nearest")

@@ -61,6 +61,12 @@ class Writer:
         self.constants.append(numpy_helper.from_array(np.array(array, order="C"), found))
         return found
 
+    def barrier(self, x: str, name: str) -> str:
+        """`x`, as hbc takes it: nothing is fused across."""
+        found = self.op("Barrier", [x], name=f"{name}/barrier", domain="hbc")
+        self.shapes[found] = self.shapes.get(x, ())
+        return str(found)
+
     def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> str:
         """An input of the model."""
         found = self.free(name)
@@ -77,16 +83,16 @@ class Writer:
         """QuantizeLinear (and a Clip of a narrow range), then DequantizeLinear; scales verbatim."""
         s = self.const(np.float32(scale.reshape(-1)[0]), f"{name}/scale")
         z = self.const(NUMPY[dtype](0), f"{name}/zero_point")
+        on_reals = narrow and self.portable and dtype == "int16"  # ONNX Runtime has no Clip of int16
+        if on_reals:
+            least = self.const(np.float32(-np.iinfo(np.int16).max) * np.float32(scale.reshape(-1)[0]))
+            x = self.op("Clip", [x, least], name=f"{name}/narrow")
         q = self.op("QuantizeLinear", [x, s, z], name=f"{name}/quantize")
-        if narrow and not (self.portable and dtype == "int16"):
+        if narrow and not on_reals:
             limits = np.iinfo(NUMPY[dtype])
             low, high = self.const(NUMPY[dtype](-limits.max)), self.const(NUMPY[dtype](limits.max))
             q = self.op("Clip", [q, low, high], name=f"{name}/narrow")
-        y = str(self.op("DequantizeLinear", [q, s, z], name=f"{name}/dequantize"))
-        if narrow and self.portable and dtype == "int16":  # ONNX Runtime has no Clip of int16: the same on the reals
-            least = np.float32(-np.iinfo(np.int16).max) * np.float32(scale.reshape(-1)[0])
-            y = str(self.op("Max", [y, self.const(least)], name=f"{name}/narrow"))
-        return y
+        return str(self.op("DequantizeLinear", [q, s, z], name=f"{name}/dequantize"))
 
     def weight(self, ints: np.ndarray, scale: np.ndarray, axis: int, name: str) -> str:
         """Integers of a weight with a scale per channel of `axis`, dequantised."""
@@ -101,6 +107,8 @@ class Writer:
         opsets = [helper.make_opsetid("", opset)]
         if opset == PORTABLE and self._move_int16():
             opsets.append(helper.make_opsetid("com.microsoft", 1))
+        if any(n.domain == "hbc" for n in self.nodes):
+            opsets.append(helper.make_opsetid("hbc", 1))
         graph = helper.make_graph(self.nodes, name or "model", self.inputs, self.outputs, self.constants)
         return helper.make_model(
             graph, opset_imports=opsets, producer_name="hbc.quantization", ir_version=IR_VERSIONS[opset]

@@ -30,7 +30,8 @@ _MODULES = {
     "GroupNorm": "group_norm", "InstanceNorm2d": "instance_norm", "ZeroPad2d": "pad", "ConstantPad2d": "pad",
     "BatchNorm1d": "batch_norm", "BatchNorm2d": "batch_norm", "BatchNorm3d": "batch_norm", "Softsign": "softsign",
     "QuantStub": "quant_stub", "DeQuantStub": "dequant_stub", "Sequential": "identity", "RMSNorm": "rms_norm",
-    "SegmentLUT": "segment_lut",
+    "SegmentLUT": "segment_lut", "CenteredYuv444": "colour",
+    "PixelSample": "pixel_sample",
 }  # fmt: skip
 WEIGHTED = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
@@ -52,7 +53,7 @@ ARITHMETIC = frozenset({
     "log_softmax", "prelu", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "layer_norm",
     "rms_norm", "group_norm", "instance_norm", "batch_norm", "mean", "sum", "exp", "log", "sqrt", "rsqrt", "reciprocal",
     "abs", "neg", "sin", "cos", "erf", "floor", "ceil", "round", "square", "pow", "maximum", "minimum", "interpolate",
-    "grid_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize",
+    "grid_sample", "pixel_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize",
 })  # fmt: skip
 
 
@@ -88,6 +89,11 @@ def is_float(node: fx.Node) -> bool:
     """True for a node that gives a tensor of floats."""
     dtype = node.meta.get("dtype")
     return dtype is not None and bool(dtype.is_floating_point)
+
+
+def is_kept(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """True for an operation that the user keeps on the CPU, by name or type or by `wrap`."""
+    return bool(node.meta.get("cpu")) and operation(node, modules) not in {"dequant_stub", ""}
 
 
 def is_nearest(node: fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import fx, nn
 
 from hbc.diagnostics import BadQConfig, NotPrepared, OptionError, PreparedTwice, error
 
-from .capturing import arguments, capture
+from .capturing import COMPUTED, OUTPUTS, arguments, capture
+from .eager import EagerRewrite, swap
 from .errors import no_such, trouble
+from .functional_layers import as_layers
 from .march import get_march
 from .pytree import rebuild
 from .qconfig import QConfigSetter, Setters, as_list
 from .rewrite import Rewrite
 from .units import QuantizedUnit, is_prepared
 
+WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 BatchNormMode = Literal["fused", "with-bn"]
-Method = Literal["capture"]
+Method = Literal["capture", "eager"]
+
+
+@overload
+def prepare(
+    model: nn.Module,
+    example_inputs: Any,
+    qconfig_setter: Setters = None,
+    method: Literal["capture"] = "capture",
+    *,
+    bn_mode: BatchNormMode = "fused",
+    cpu: Iterable[str | type[nn.Module]] = (),
+) -> fx.GraphModule: ...
+
+
+@overload
+def prepare(
+    model: nn.Module,
+    example_inputs: Any,
+    qconfig_setter: Setters = None,
+    *,
+    method: Literal["eager"],
+    bn_mode: BatchNormMode = "fused",
+    cpu: Iterable[str | type[nn.Module]] = (),
+) -> nn.Module: ...
 
 
 def prepare(
@@ -31,13 +58,15 @@ def prepare(
     *,
     bn_mode: BatchNormMode = "fused",
     cpu: Iterable[str | type[nn.Module]] = (),
-) -> fx.GraphModule:
+) -> nn.Module:
     """A copy of `model` in which every operation quantises as the chip does, ready to be calibrated and trained.
 
     `example_inputs`: the tuple of arguments that `model(*example_inputs)` takes. `qconfig_setter`: one, or several of
-    which the first that answers wins; the default template is behind them. `method`: `capture`, the only one so far,
-    writes the model down from one run on the example. `bn_mode`: `fused` folds batch norms
-    into weights now, `with-bn` trains them. `cpu`: names or types of modules that stay real and run on the CPU.
+    which the first that answers wins; the default template is behind them. `method`: `capture` writes the
+    model down from one run on the example; `eager` swaps modules and keeps the user's forward, which then takes its
+    branches anew in each call: it needs QuantStub, DeQuantStub and FloatFunctional in the model. `bn_mode`: `fused`
+    folds batch norms into weights now, `with-bn` trains them. `cpu`: names or types of modules that stay real and run
+    on the CPU.
 
     The march is the one of `set_march`. The model comes back in state QAT and training mode as it was; `hints` lists
     what could not be done as the template wishes. Raises QuantizationError, OptionError.
@@ -49,13 +78,34 @@ def prepare(
     twin = copy.deepcopy(model)
     march = get_march().value
     graph = capture(twin, example_inputs, lambda name, module: name in keep or type(module) in keep)
-    prepared = Rewrite(graph, march, setters, bn_mode, names).run()
-    prepared.meta["example_inputs"] = rebuild(
+    prepared: nn.Module
+    if method == "eager":
+        prepared = _swapped(twin, graph, EagerRewrite(graph, march, setters, bn_mode, names))
+    else:
+        hints = as_layers(graph)
+        rewrite = Rewrite(graph, march, setters, bn_mode, names)
+        rewrite.hints += hints
+        prepared = rewrite.run()
+    prepared.meta["example_inputs"] = rebuild(  # type: ignore[index, operator]
         arguments(example_inputs), lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x
     )
     prepared.train(model.training)
     prepared.register_load_state_dict_pre_hook(_refuse_float_weights)  # type: ignore[no-untyped-call]
     return prepared
+
+
+def _swapped(model: nn.Module, graph: fx.GraphModule, rewrite: EagerRewrite) -> nn.Module:
+    """`model` with its modules swapped for units."""
+    calls = {str(n.target) for n in graph.graph.nodes if n.op == "call_module"}
+    scopes = {str(n.meta.get("scope", "")) for n in graph.graph.nodes}
+    units = rewrite.run()
+    model._modules.pop(OUTPUTS, None)  # noqa: SLF001 - what capture put into it for the graph
+    for name in [n for n, _ in model.named_buffers(recurse=False) if n.startswith(COMPUTED)]:
+        delattr(model, name)
+    hints = swap(model, units, calls | scopes)
+    model.meta = {**units.meta, "hints": [*rewrite.hints, *hints]}  # type: ignore[assignment]
+    model.hints = model.meta["hints"]  # type: ignore[index]
+    return model
 
 
 def _refuse_float_weights(
@@ -85,8 +135,12 @@ def _check(model: nn.Module, method: str, bn_mode: str) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         hint = "prepare the model before torch.jit.trace or script"
         raise error(OptionError, "prepare takes a torch.nn.Module, not a TorchScript module", hint=hint)
+    for kind, inner in WRAPPERS.items():
+        if type(model).__name__ == kind:
+            hint = f"prepare the model itself, model.{inner}, and wrap what comes back"
+            raise error(OptionError, f"prepare takes the model, not its {kind}", hint=hint)
     require_float(model)
-    for what, value, known in (("method", method, ("capture",)), ("bn_mode", bn_mode, ("fused", "with-bn"))):
+    for what, value, known in (("method", method, ("capture", "eager")), ("bn_mode", bn_mode, ("fused", "with-bn"))):
         if value not in known:
             raise no_such(what, value, known)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from hbc.diagnostics import OptionError, error
 
 from .errors import no_such
-from .fake_quantize import FakeQuantSpec
+from .fake_quantize import BITS, FakeQuantSpec
 
 WEIGHT = FakeQuantSpec("int8", "min-max")
 
@@ -73,6 +73,10 @@ class ModuleNameSetter:
     by_name: Mapping[str, QConfig | str]
     base: QConfig = field(default_factory=QConfig)
 
+    def __post_init__(self) -> None:
+        for name, given in self.by_name.items():
+            require_qconfig(given, f"of {name!r}", or_dtype=True)
+
     def names(self) -> list[str]:
         """The names that a model must have."""
         return list(self.by_name)
@@ -121,6 +125,18 @@ class SensitiveOpSetter:
         if unit.name not in self.names() or (unit.is_tail and unit.can_be_wide):
             return None
         return QConfig((self.base.output or FakeQuantSpec()).changed(dtype="int16"), self.base.weight)
+
+
+def require_qconfig(given: object, whose: str, *, or_dtype: bool = False) -> None:
+    """OptionError for what is no QConfig, nor, where that is allowed, the name of a type of integers."""
+    if isinstance(given, QConfig):
+        return
+    if or_dtype and isinstance(given, str):
+        if given.removeprefix("q") not in BITS:
+            raise no_such("dtype", given, BITS)
+        return
+    hint = "give QConfig(FakeQuantSpec('int16'))" + (", or 'int8' or 'int16' for the result's type" if or_dtype else "")
+    raise error(OptionError, f"the qconfig {whose} is {given!r}", hint=hint)
 
 
 Setters = QConfigSetter | Sequence[QConfigSetter] | None

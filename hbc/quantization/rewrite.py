@@ -10,13 +10,17 @@ import torch
 from torch import fx, nn
 
 from .capturing import drop_dead
+from .colour import MIDDLE, CenteredYuv444
 from .fake_quantize import FakeQuantize, FakeQuantSpec, require_int16
 from .fusion import Group, operation_group, weighted_group
 from .ops import ARITHMETIC, constant_of, is_float, is_move, is_weighted, operation
 from .qconfig import QConfig, QConfigSetter, UnitInfo, check_names, pick, without_effect
-from .stubs import QuantStub
+from .sampling import grid_scale
+from .stubs import DeQuantStub, QuantStub
 from .unit_body import body_of
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
+
+SAMPLERS = {"grid_sample", "pixel_sample"}
 
 
 class Rewrite:
@@ -31,6 +35,7 @@ class Rewrite:
         self.graph = module.graph
         self.modules: dict[str, nn.Module] = dict(module.named_modules())
         self.has_stubs = any(isinstance(m, QuantStub) for m in self.modules.values())
+        self.has_ends = any(isinstance(m, DeQuantStub) for m in self.modules.values())
         self.quantized: set[fx.Node] = set()  # nodes whose values stand for integers
         self.units: dict[fx.Node, tuple[QuantizedUnit, Group | None]] = {}
         self.inputs: dict[fx.Node, fx.Node] = {}  # real node → the unit that quantises it
@@ -40,6 +45,7 @@ class Rewrite:
 
     def run(self) -> fx.GraphModule:
         """The graph module of units, with `hints` and `fused` in its meta."""
+        self._drop_identities()
         for node in list(self.graph.nodes):
             if node.op not in {"output", "get_attr"} and not _is_gone(node):
                 self._visit(node)
@@ -52,6 +58,13 @@ class Rewrite:
         self.module.hints = self.hints  # type: ignore[assignment]
         return self.module
 
+    def _drop_identities(self) -> None:
+        """nn.Identity, as `fuse_fx` leaves it in a batch norm's place, would part what is to be fused."""
+        for node in list(self.graph.nodes):
+            if node.op == "call_module" and type(self.modules[str(node.target)]) is nn.Identity:
+                node.replace_all_uses_with(node.all_input_nodes[0])
+                self.graph.erase_node(node)
+
     def _visit(self, node: fx.Node) -> None:
         if node in self.units:
             return
@@ -60,12 +73,15 @@ class Rewrite:
             self._input(node)
         elif kind == "quant_stub":
             self._stub(node)
+        elif kind == "colour" and not node.meta.get("cpu"):
+            self._colour(node)
         elif node.meta.get("cpu") or kind in {"", "OutputTree"} or not is_float(node):
             return
         elif kind == "dequant_stub":
             self._dequantize(node)
         elif not any(a in self.quantized for a in node.all_input_nodes):
-            return
+            if self._resumes(node):
+                self._weighted(node)
         elif is_move(node, self.modules):
             self.quantized.add(node)
         elif is_weighted(node, self.modules):
@@ -75,14 +91,38 @@ class Rewrite:
         else:
             self.hints.append(f"{_place(node)}: {kind} isn't computed in integers; it stays real, on the CPU")
 
+    def _resumes(self, node: fx.Node) -> bool:
+        """True for a layer behind what stays on the CPU, unless stubs say what is quantised: it is quantised again."""
+        if self.has_stubs or self.has_ends or not is_weighted(node, self.modules):
+            return False
+        return all(n.op != "get_attr" for n in node.all_input_nodes)
+
     def _input(self, node: fx.Node) -> None:
         source = node.args[0] if node.op != "placeholder" else None
         if isinstance(source, fx.Node) and source.op != "placeholder":
             if source in self.quantized and is_float(node):
                 self.quantized.add(node)  # a part of what chunk or split gave
             return
-        if not self.has_stubs and is_float(node):
+        is_image = bool(node.users) and all(operation(u, self.modules) == "colour" for u in node.users)
+        if not self.has_stubs and is_float(node) and not is_image:
             self._quantize(node, f"{node.name}_quant")
+
+    def _colour(self, node: fx.Node) -> None:
+        """A colour conversion: the image minus 128 is quantised by scale 1, and so is the result."""
+        module, name, image = self.modules[str(node.target)], str(node.target), node.all_input_nodes[0]
+        assert isinstance(module, CenteredYuv444)
+        if not module.centered_input:
+            with self.graph.inserting_before(node):
+                centered = self.graph.call_function(torch.sub, (image, MIDDLE))
+            centered.meta.update({k: image.meta[k] for k in ("shape", "dtype") if k in image.meta}, scope=name)
+            node.replace_input_with(image, centered)
+            image = centered
+        source = self._quantize(image, f"{name}_input")
+        self.units[source][0].fixed_scale = 1.0  # type: ignore[assignment]
+        unit = QuantizedWeighted(name, self.march, module.layer(), None, "")
+        unit.weight_fake_quant = module.weight_fake_quant(f"{name}.weight")
+        unit.fixed_scale = 1.0  # type: ignore[assignment]
+        self._place(self._free(name, replaces=True), unit, [source], Group(node, [node]))
 
     def _quantize(self, node: fx.Node, name: str, spec: FakeQuantSpec | None = None) -> fx.Node:
         """A unit that quantises the real values of `node`; its readers read the unit from now on."""
@@ -108,6 +148,10 @@ class Rewrite:
     def _stub(self, node: fx.Node) -> None:
         stub = self.modules[str(node.target)]
         assert isinstance(stub, QuantStub)
+        if node.all_input_nodes[0] in self.quantized:  # behind a colour conversion: integers already
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            self.graph.erase_node(node)
+            return
         unit = QuantizedInput(str(node.target), self.march)
         unit.fixed_scale = stub.fixed_scale  # type: ignore[assignment]
         made = self._insert(self._free(str(node.target), replaces=True), unit, tuple(node.args), after=node)
@@ -151,7 +195,7 @@ class Rewrite:
     def _between(self, group: Group) -> list[fx.Node]:
         """Nodes after the head and before the sum that don't belong to the group."""
         found, node = [], group.head.next
-        sum_ = next(n for n in group.nodes if group.addend in n.all_input_nodes)
+        sum_ = next(n for n in group.nodes[1:] if group.addend in n.all_input_nodes)
         while node is not sum_ and node.op != "root":
             if node not in group.nodes:
                 found.append(node)
@@ -228,6 +272,7 @@ class Rewrite:
 
     def _configure(self) -> None:
         grids = self._toward_grids()
+        self._fix_grids()
         known = [*self.names, *self.modules, *(str(n.target) for n in self.units)]
         check_names(self.setters, known)
         infos = [self._info(node, unit, group, feeds_grid=node in grids) for node, (unit, group) in self.units.items()]
@@ -264,7 +309,7 @@ class Rewrite:
         """Units from the grid of each grid_sample back to the first product or input."""
         found: set[fx.Node] = set()
         for node, (unit, _) in self.units.items():
-            if isinstance(unit, QuantizedOperation) and unit.operation == "grid_sample" and len(node.args) > 1:
+            if isinstance(unit, QuantizedOperation) and unit.operation in SAMPLERS and len(node.args) > 1:
                 todo = [node.args[1]]
                 while todo:
                     n = todo.pop()
@@ -276,13 +321,25 @@ class Rewrite:
                         todo.extend(n.all_input_nodes)
         return found
 
+    def _fix_grids(self) -> None:
+        """A grid of positions in pixels has the chip's own steps."""
+        for node, (unit, _) in self.units.items():
+            if not isinstance(unit, QuantizedOperation) or unit.operation != "pixel_sample":
+                continue
+            image, grid = node.all_input_nodes
+            while grid not in self.units and grid.all_input_nodes:
+                grid = grid.all_input_nodes[0]
+            if grid in self.units:
+                step = grid_scale(image.meta["shape"][2:])
+                self.units[grid][0].fixed_scale = step  # type: ignore[assignment]
+
     def _apply(self, unit: QuantizedUnit, config: QConfig, info: UnitInfo) -> None:
         output = config.output
-        if output is None and not info.can_be_wide:
+        fixed = getattr(unit, "fixed_scale", None)
+        if output is None and (fixed is not None or not info.can_be_wide):
             output = FakeQuantSpec()
         if info.is_tail and info.is_weighted and not info.can_be_wide:
             self.hints.append(f"{info.name}: the result is {output and output.dtype}, not int32, as {info.why_not}")
-        fixed = getattr(unit, "fixed_scale", None)
         if output is not None and fixed is not None:
             output = output.changed(scale=fixed)
         if output is not None:

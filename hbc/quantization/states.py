@@ -124,6 +124,7 @@ def calibrate(
             for batch in _shown(loader, steps, show=progress):
                 args = batch_arguments(batch, max(arguments) + 1, device)
                 if not count:
+                    model.meta["interface"].leaves(args)  # type: ignore[index, union-attr]
                     check_devices(model, args)
                 model(*args)
                 count += 1

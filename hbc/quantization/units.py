@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from hbc.diagnostics import NormInTraining, WrongDevice
 from .errors import trouble
 from .fake_quantize import FakeQuantize, is_tracing
 
+MARK = "_hbc_source"  # attribute of an eager unit's result: the FakeQuantize whose integers it holds
 MODES = ("auto", "exact", "plain")
 _FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: functional.conv1d,
@@ -43,6 +44,7 @@ class QuantizedUnit(nn.Module, abc.ABC):
     """
 
     is_unit = True
+    eager = False  # in a model of method="eager": where operands come from is seen at each call
     activation_post_process: FakeQuantize | None
 
     def __init__(self, name: str, march: str) -> None:
@@ -62,6 +64,14 @@ class QuantizedUnit(nn.Module, abc.ABC):
         return bool(self.sources) and all(s is not None and s.quantizing for s in self.sources)
 
     def forward(self, *operands: Tensor) -> Tensor:
+        if self.eager:
+            self.sources = [getattr(x, MARK, s) for x, s in zip(operands, self.sources, strict=True)]
+        y = self._result(operands)
+        if self.eager:
+            setattr(y, MARK, self.activation_post_process)
+        return y
+
+    def _result(self, operands: Sequence[Tensor]) -> Tensor:
         if self.is_exact():
             from .exact import strategy
 

@@ -7,6 +7,7 @@ there: a range that begins at 0 keeps its relu, one from 0 to 6 its relu6. Other
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,17 +21,22 @@ from hbc_runtime import numerics
 SIX = 1e-3  # how near to 6 a range must end to be a relu6's
 
 
-def without_quantisation(module: Module) -> tuple[Module, dict[str, str]]:
-    """A new module in floats, and for each quantised or dequantised tensor's name the float's that stands for it."""
-    walk = _Walk(module)
+def without_quantisation(
+    module: Module, keep: Callable[[ops.Quantize], bool] = lambda _op: False
+) -> tuple[Module, dict[str, str]]:
+    """A new module in floats, and for each quantised or dequantised tensor's name the float's that stands for it.
+
+    `keep`: quantize ops that go on rounding, each with a dequantize behind it.
+    """
+    walk = _Walk(module, keep)
     return Module(walk.run(), module.name, module.march, module.arith, dict(module.metadata)), walk.names
 
 
 class _Walk:
     """`made`: for each old value the new one; for a quantised value the float that it stands for."""
 
-    def __init__(self, module: Module) -> None:
-        self.old = module.graph
+    def __init__(self, module: Module, keep: Callable[[ops.Quantize], bool]) -> None:
+        self.old, self.keep = module.graph, keep
         self.new = Graph(module.graph.name)
         self.made: dict[Value, Value] = {}
         self.names: dict[str, str] = {}
@@ -47,6 +53,9 @@ class _Walk:
     def visit(self, op: Op) -> None:
         if isinstance(op, ops.Const):
             self.constant(op)
+        elif isinstance(op, ops.Quantize) and self.keep(op):
+            rounded = self.add(ops.Quantize, [self.made[op.x]], dict(op.attrs), op, op.out.type)
+            self.made[op.out] = self.add(ops.Dequantize, [rounded], {}, op, op.out.type.as_float())
         elif isinstance(op, ops.Quantize):
             self.stand(op.out, self.limited(op, self.made[op.x]))
         elif isinstance(op, ops.Dequantize):

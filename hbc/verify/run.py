@@ -72,9 +72,9 @@ def verify_model(
     tell = on_stage or (lambda _name: None)
     with Bench(Path(model), options, hbm, float_model, threads) as bench:
         tell("load")
-        infos = _infos(bench)
-        where, drawn = _drawn(bench, infos, samples, inputs, preprocess, count, seed)
-        bound = [_bound(infos, s, options) for s in drawn]
+        infos = infos_of(bench)
+        where, drawn = drawn_samples(bench, infos, samples, inputs, preprocess, count, seed)
+        bound = [bound_sample(infos, s, options) for s in drawn]
         tell(source)
         first = bench.stage(source)
         tell(to)
@@ -108,12 +108,13 @@ def as_compiled(options: CompileOptions, program: Program) -> CompileOptions:
     )
 
 
-def _infos(bench: Bench) -> list[TensorInfo]:
+def infos_of(bench: Bench) -> list[TensorInfo]:
+    """The model's inputs, for the readers of samples."""
     args = bench.loaded.graph.args
     return [TensorInfo(str(a.name), a.type.shape, a.type.dtype, Layout.ANY, a.type.quant, 0) for a in args]
 
 
-def _drawn(
+def drawn_samples(
     bench: Bench,
     infos: list[TensorInfo],
     samples: Sequence[Mapping[str, npt.ArrayLike]] | None,
@@ -132,6 +133,7 @@ def _drawn(
     return f"random, seed {seed}", reading.draw(infos, reading.ranges_of(bench.loaded), count or 1, seed)
 
 
-def _bound(infos: list[TensorInfo], sample: Mapping[str, npt.ArrayLike], options: CompileOptions) -> Sample:
+def bound_sample(infos: list[TensorInfo], sample: Mapping[str, npt.ArrayLike], options: CompileOptions) -> Sample:
+    """A sample as the stages read it; InputMismatch where it doesn't fit."""
     arrays = bind(infos, sample, border_rounding(options.march, options.arith))
     return {i.name: a for i, a in zip(infos, arrays, strict=True)}

@@ -11,7 +11,7 @@ import pytest
 from hbc_runtime import Session
 from tests.e2e.command import hbc
 from tests.torch_scripts import Blocks
-from tests.torch_sketch import saved, script, torch
+from tests.torch_sketch import saved, script, torch, trace
 
 pytestmark = pytest.mark.torch
 
@@ -91,3 +91,41 @@ def test_mistakes_are_answered(folder: Path, args: list[str], words: str) -> Non
     assert done.status in {1, 2}
     assert words in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float model as TorchScript, and samples of its input."""
+    path = tmp_path_factory.mktemp("floats")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+                                torch.nn.Conv2d(4, 2, 1))  # fmt: skip
+    (path / "net.pt").write_bytes(saved(trace(model, torch.randn(1, 3, 8, 8))))
+    np.savez(path / "samples.npz", input=np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32))
+    return path
+
+
+def test_a_float_model_is_quantised_without_onnx_between(floats: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="calibration runs the float model in ONNX Runtime")
+    done = hbc("quantize", "net.pt", "--example", "1x3x8x8", "--output-names", "y", "-c", "samples.npz", cwd=floats)
+    assert done.status == 0, done.out + done.err
+    compiled = hbc("compile", "net_quantised.onnx", "--no-cpu-fallback", cwd=floats)
+    assert compiled.status == 0, compiled.err
+    with Session(floats / "net_quantised.hbm") as session:
+        assert [o.name for o in session.outputs] == ["y"]
+
+
+@pytest.mark.parametrize("verb", [("opt",), ("perf", "--fast-perf")])
+def test_every_verb_that_reads_a_model_takes_an_example(floats: Path, verb: tuple[str, ...]) -> None:
+    without = hbc(*verb, "net.pt", cwd=floats)
+    assert without.status == 1
+    assert "--example" in without.err
+    done = hbc(*verb, "net.pt", "--example", "1x3x8x8", cwd=floats)
+    assert done.status == 0, done.err
+    assert "0/convolution" in done.out
+
+
+def test_hints_are_in_the_words_of_pytorch(floats: Path) -> None:
+    done = hbc("compile", "net.pt", "--example", "1x3x8x8", "--explain", cwd=floats)
+    assert "put a fake_quantize" in done.out
+    assert "QuantizeLinear" not in done.out

@@ -12,8 +12,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch")
 
+from torch import Tensor, nn  # noqa: E402
+
 from hbc.diagnostics import HbcError  # noqa: E402
-from hbc.quantization import calibrate, convert, debug, prepare, set_march  # noqa: E402
+from hbc.quantization import (  # noqa: E402
+    DeQuantStub,
+    FloatFunctional,
+    QuantStub,
+    calibrate,
+    convert,
+    debug,
+    prepare,
+    set_march,
+)
 from hbc.quantization.units import units_of  # noqa: E402
 from tests.quantization.models import MODELS, built  # noqa: E402
 
@@ -194,3 +205,35 @@ def test_a_model_that_was_not_calibrated_says_so() -> None:
     model, batches = built("residual")
     with pytest.raises(HbcError, match="has no scale yet"):
         debug.compare(model, prepare(model, batches[0]), batches[0])
+
+
+class Stubs(nn.Module):
+    """As `method="eager"` takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.dequant, self.sum = QuantStub(), DeQuantStub(), FloatFunctional()
+        self.a, self.relu, self.b, self.head = nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.a(self.quant(x)))
+        return self.dequant(self.head(self.sum.add(self.b(x), x)))
+
+
+def test_models_that_keep_their_own_forward() -> None:
+    set_march("nash-e")
+    torch.manual_seed(0)
+    model, data = Stubs().eval(), [torch.randn(2, 3, 8, 8) for _ in range(3)]
+    made = prepare(model, (data[0],), method="eager")
+    calibrate(made, data, progress=False)
+    report = debug.compare(model, made, data[0])
+    assert {r.name for r in report.rows} == {"quant", "a", "b", "sum", "head"}
+    assert all(r.sqnr > 27 for r in report.rows)
+    exact = debug.compare(made, convert(made), data[0], reference_mode="exact")
+    assert {r.mse for r in exact.rows} == {0.0}
+    assert {r.name for r in debug.sensitivity(made, data[0], progress=False).rows} == {"quant", "a", "b", "sum", "head"}
+    assert debug.stepwise(made, data[0]).row("a").units == 1
+    with torch.no_grad(), debug.kept_float(made, ["quant", "a", "b", "sum", "head"]):
+        assert torch.allclose(made.eval()(data[0]), model(data[0]), atol=1e-5)
+    assert debug.check_qconfig(made).row("a").output == "int8"
+    assert len(debug.bad_cases(model, made, data, progress=False).rows) == 6

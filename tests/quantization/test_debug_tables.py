@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from hbc.quantization import (  # noqa: E402
 )
 from hbc.quantization.fake_quantize import FakeQuantSpec  # noqa: E402
 from hbc.quantization.units import units_of  # noqa: E402
+from tests.quantization.hostile import hostile  # noqa: E402
 from tests.quantization.models import built  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -74,7 +76,7 @@ def test_statistics_are_those_of_what_is_rounded() -> None:
     assert row.spread == pytest.approx(channels.max() / np.median(channels[channels > 0]))
     spreads = whole.std(axis=(0, 2, 3))
     bits = np.log2(spreads[spreads > 0] * math.sqrt(12) / row.scale)  # a channel is dead
-    assert row.bits == pytest.approx(np.sort(bits)[math.ceil(len(bits) / 4) - 1])
+    assert row.bits == pytest.approx(np.sort(bits)[math.ceil(len(bits) / 2) - 1])
     assert sum(row.histogram) == whole.size
     assert (row.dtype, report.row("head").dtype, report.row("head").scale) == ("int8", "int32", None)
 
@@ -121,6 +123,52 @@ def test_shared_weights_have_one_row() -> None:
     assert [r.name for r in debug.compare_weights(made).rows] == ["stem", "shared", "head"]
 
 
+class Two(nn.Module):
+    """Two inputs, and one that has a default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 7), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return self.b(torch.relu(self.a(x) + y)) * scale
+
+
+def test_a_loader_s_labels_are_left_out() -> None:
+    set_march("nash-e")
+    torch.manual_seed(0)
+    model = Two().eval()
+    loader = [(torch.randn(3, 5), torch.randn(3, 7), torch.zeros(3)) for _ in range(2)]
+    made = prepare(model, loader[0][:2])
+    calibrate(made, loader, progress=False)
+    assert [r.name for r in debug.statistics(model, loader).rows] == [
+        r.name for r in debug.statistics(made, loader).rows
+    ]
+    assert debug.statistics(model, loader).row("x_quant").high == max(float(b[0].max()) for b in loader)
+    assert len(debug.bad_cases(model, made, loader, progress=False).rows) == 6
+    assert {r.name for r in debug.compare(model, made, loader).rows} == set(units_of(made))
+
+
+def test_channels_of_flagged_feature_maps_are_pictured() -> None:
+    set_march("nash-e")
+    model, data = hostile("wide-channels")
+    made = prepare(model, (data[0],))
+    calibrate(made, data, progress=False)
+    figures = debug.statistics(made, data).figures
+    assert [f.title for f in figures] == ["Ranges in running order", "Channels of spread"]
+    assert figures[1].svg.count('class="whisker"') == 8
+    assert figures[1].svg.count('class="limit"') == 2
+
+
+def test_nan_is_not_taken_for_rounding() -> None:
+    model, made, batches = prepared_of("residual")
+    bad = batches[0][0].clone()
+    bad[0, 0, 0, 0] = float("nan")
+    assert debug.compare(model, made, bad).row("x_quant").advice == "NaN or infinite values"
+    row = debug.statistics(made, bad).row("x_quant")
+    assert row.reasons == ("1 element NaN or infinite",)
+
+
 # ---- sensitivity and steps
 
 
@@ -147,7 +195,10 @@ def test_sensitivity_is_one_switch_at_a_time() -> None:
 def test_left_real_alone_names_what_helps_most() -> None:
     _, made, batches = prepared_of("residual")
     units_of(made)["b"].activation_post_process.set_scale(0.3)  # the one bad scale
-    first = debug.sensitivity(made, batches[0], alone="float", progress=False).rows[0]
+    report = debug.sensitivity(made, batches[0], alone="float", progress=False)
+    first = report.rows[0]
+    assert report.flagged == ()  # of everything but one, nothing is that one's fault
+    assert [r.name for r in debug.sensitivity(made, batches[0], progress=False).flagged] == ["b"]
     assert (first.name, first.what) == ("b", "result")
     assert first.sqnr > debug.stepwise(made, batches[0]).row("a").sqnr
 
@@ -320,3 +371,14 @@ def test_hints_of_tails_stand_in_the_qconfigs() -> None:
 def test_shared_weights_are_told() -> None:
     _, made, _ = prepared_of("shared")
     assert any("shared by 2 calls" in u for u in debug.check_qconfig(made).row("shared").unusual)
+
+
+def test_everything_on_one_page(tmp_path: Path) -> None:
+    model, made, batches = prepared_of("residual")
+    reports = debug.profile(model, made, batches, tmp_path / "page.html", steps=2, progress=False)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert len({r.title for r in reports}) == len(reports) == 10
+    assert all(f'<a href="#r{i}">{r.title}</a>' in text for i, r in enumerate(reports))
+    assert "Residual on nash-e" in text
+    cases = next(r for r in reports if r.title == "Bad cases")
+    assert len(cases.rows) == 4  # two batches of two

@@ -32,6 +32,7 @@ from hbc.quantization import (  # noqa: E402
     fuse_fx,
     get_march,
     prepare,
+    prepare_qat_fx,
     set_fake_quantize,
     set_forward,
     set_march,
@@ -121,6 +122,11 @@ def test_names_that_nothing_has(options: dict[str, Any], words: tuple[str, ...])
         (lambda: FakeQuantSpec("int61"), ("dtype 'int61'", "'int16'")),
         (lambda: FakeQuantSpec(observer="mes"), ("observer 'mes'", "'mse'")),
         (lambda: FakeQuantSpec(kind="lsqq"), ("'lsqq'", "'lsq'")),
+        (lambda: FakeQuantSpec(observer="fixed"), ("'fixed' has no scale", "scale=")),
+        (lambda: ModuleNameSetter({"a": 16}), ("qconfig of 'a' is 16", "FakeQuantSpec")),  # type: ignore[dict-item]
+        (lambda: ModuleNameSetter({"a": "int61"}), ("dtype 'int61'", "'int16'")),
+        (lambda: prepare(nn.DataParallel(nn.ReLU()), torch.zeros(1)), ("DataParallel", "model.module")),
+        (lambda: prepare_qat_fx(nn.ReLU(), {"": "int8"}, torch.zeros(1)), ("is 'int8'", "QConfig(")),
         (lambda: FakeQuantize.with_args(obsrver="mse"), ("'obsrver'", "'observer'")),
         (lambda: set_march("nahs"), ("march 'nahs'", "'nash'")),
         (lambda: prepare(nn.ReLU(), torch.zeros(1), "int16"), ("setter is 'int16'", "ModuleNameSetter")),
@@ -261,6 +267,20 @@ def test_inputs_that_the_model_does_not_take() -> None:
     model, _ = built("residual")
     words = ("fails on its example inputs", "module 'stem.0'", "RuntimeError", "channels")
     fails(QuantizationError, lambda: prepare(model, torch.zeros(1, 5, 8, 8)), "E0902", *words)
+
+
+@pytest.mark.parametrize(
+    "given", [({"image": torch.zeros(1, 3, 8, 8)},), (), ("image",), ([torch.zeros(1, 3, 8, 8)],), (None,)]
+)
+def test_batches_that_the_model_does_not_take(given: Any) -> None:
+    twin, _ = prepared()
+    fixed = convert(twin, engine="reference")
+    calls = [lambda: fixed(*given), lambda: convert(twin, given)]
+    if given:
+        calls.append(lambda: calibrate(twin, [given], progress=False))
+    for call in calls:
+        with pytest.raises(OptionError, match=r"no tensor for the input 'x'(.|\n)*give what the model takes"):
+            call()
 
 
 def test_a_scripted_model() -> None:

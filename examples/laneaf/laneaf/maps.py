@@ -45,7 +45,7 @@ def to_pixel(cell: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def draw_maps(lanes: Sequence[Lane], rows: int, columns: int) -> Maps:
-    """The maps of an image of `rows` by `columns` pixels."""
+    """The maps of an image of `rows` by `columns` pixels; lanes have a point in the middle of each row of cells."""
     h, w = rows // STEP, columns // STEP
     maps = Maps(np.zeros((1, h, w), np.float32), np.zeros((2, h, w), np.float32), np.zeros((1, h, w), np.float32))
     near = np.full((h, w), np.inf)  # where two lines meet, a cell belongs to the nearer one

@@ -122,8 +122,12 @@ def grid_sample(e: Emitter, op: GridSample) -> str:
         raise e.error("GridSample came with opset 16")
     mode = "nearest" if op.nearest else "bilinear" if e.opset < 20 else "linear"
     padding = "border" if op.border else "zeros"
+    grid = e.tensor(op.grid)
+    if op.pixels:
+        gain, offset = op.normalising()
+        grid = e.node("Add", e.node("Mul", grid, e.const(gain)), e.const(offset))
     return e.node(
-        "GridSample", e.tensor(op.x), e.tensor(op.grid), mode=mode, padding_mode=padding,
+        "GridSample", e.tensor(op.x), grid, mode=mode, padding_mode=padding,
         align_corners=int(op.align_corners),
     )  # fmt: skip
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from hbc.diagnostics import NotTaken
+from onnx import helper
 
+from hbc.diagnostics import NotTaken
+from hbc.ir.ops import Call
+
+from ..onnx_encode import encoded
 from ..onnx_infer import Inferred
 from ..onnx_model import VENDOR
 from ..onnx_node import Node, Results
 from .registry import onnx_op
 
 MS = "com.microsoft"
+IDENTITY = 13  # the opset that its Identity is written in
 
 # Microsoft's operators whose only result has the type of their first operand.
 _ALIKE = (
@@ -23,6 +28,17 @@ def alike(n: Node) -> Results:
     """A call whose result has the first operand's type."""
     t = n.scope.known(n.name(0))
     return n.call([Inferred(t.elem_type, t.shape), *[None] * (len(n.proto.output) - 1)])
+
+
+@onnx_op("Barrier", domain="hbc")
+def barrier(n: Node) -> Results:
+    """The operand itself, on the CPU: between what the quantisation kit keeps in reals and what it doesn't."""
+    x = n.x(0)
+    proto = helper.make_node("Identity", ["operand:0"], ["result:0"], name=n.proto.name)
+    reason, hint = "beside it are operations that are kept on the CPU", "quantise those"
+    return n.op(
+        Call, x, type=x.type, op_type="Identity", opset=IDENTITY, node_proto=encoded(proto), reason=reason, hint=hint
+    )
 
 
 def call(n: Node) -> Results:

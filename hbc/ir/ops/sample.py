@@ -19,7 +19,7 @@ class GridSample(Op):
 
     The edges are the centres of the outer pixels with `align_corners`, else their outer borders. A position is
     interpolated between its four pixels, or with `nearest` rounded half to even. Beyond the input lie zeros, or with
-    `border` its outer pixels.
+    `border` its outer pixels. With `pixels`, `grid` holds positions in pixels: 0 is the centre of the first one.
 
     (C1) ranks are 4, the grid's last size is 2, batches agree.  (C2) the result is [N,C,OH,OW].
     """
@@ -29,6 +29,7 @@ class GridSample(Op):
     nearest: bool = attr(default=False)
     border: bool = attr(default=False)
     align_corners: bool = attr(default=False)
+    pixels: bool = attr(default=False)
 
     def infer(self) -> Sequence[TensorType]:
         n, c = self.x.type.shape[:2]
@@ -43,10 +44,19 @@ class GridSample(Op):
     def line(self, axis: int) -> tuple[float, float]:
         """(factor, offset): a coordinate along spatial axis `axis` is at pixel coordinate · factor + offset."""
         size = self.x.type.shape[2 + axis]
+        if self.pixels:
+            return 1.0, 0.0
         return ((size - 1) / 2 if self.align_corners else size / 2), (size - 1) / 2
+
+    def normalising(self) -> tuple[np.ndarray, np.ndarray]:
+        """(gain, offset), each f32[2] for (column, row): pixel · gain + offset is −1 … 1 without `align_corners`."""
+        sizes = np.array(self.x.type.shape[:1:-1], np.float64)
+        return (2 / sizes).astype(np.float32), (1 / sizes - 1).astype(np.float32)
 
     def positions(self, grid: np.ndarray) -> list[np.ndarray]:
         """[rows, columns], each [N,OH,OW], in float32 step by step as ONNX Runtime has them."""
+        if self.pixels:
+            return [grid[..., 1].astype(np.float32), grid[..., 0].astype(np.float32)]
         found = []
         one, two = np.float32(1), np.float32(2)
         for axis, coordinate in ((0, grid[..., 1]), (1, grid[..., 0])):

@@ -10,7 +10,14 @@ Every function returns a report: `.rows` for programs, `.table()` for rich, `.to
 
 from __future__ import annotations
 
+import importlib.util
+
 from hbc.debug import Report, write_page
+from hbc.diagnostics import NoTorch, QuantizationError
+
+if importlib.util.find_spec("torch") is None:  # before the imports below say less
+    raise QuantizationError(NoTorch())
+
 
 from .advising import AdviceReport, AdviceRow, Int16Setter, advise
 from .bad_cases import CaseRow, CasesReport, bad_cases
@@ -22,6 +29,7 @@ from .sensitive import SensitivityReport, SensitivityRow, sensitivity
 from .stepwise import PartRow, kept_float, lut_only, stepwise, tables_of
 from .unfused import UnfusedRow, check_unfused
 from .weights import WeightRow, compare_weights
+from .whole import profile
 
 __all__ = [
     "AdviceReport",
@@ -48,6 +56,7 @@ __all__ = [
     "compare_weights",
     "kept_float",
     "lut_only",
+    "profile",
     "ranked",
     "sensitivity",
     "statistics",

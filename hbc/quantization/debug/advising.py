@@ -10,15 +10,15 @@ from torch import fx, nn
 
 from hbc.backend.bpu.march import MARCHES
 from hbc.debug import Column, Report
+from hbc.debug.report import listed
 from hbc.ir.types import DType
 
 from ..fake_quantize import FakeQuantSpec
 from ..march import has_int16
 from ..qconfig import QConfig, UnitInfo
-from ..states import require_prepared
 from ..units import QuantizedUnit, QuantizedWeighted
 from .feature_maps import statistics
-from .running import units_in_order
+from .running import prepared_graph, units_in_order
 from .weights import compare_weights
 
 COLUMNS = (
@@ -90,8 +90,7 @@ def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) ->
 
     A weight gets int16 only where its operand keeps int8: the chip multiplies 16 by 8 bits, not 16 by 16.
     """
-    require_prepared(model, "advise")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "advise")
     maps = statistics(model, inputs, steps=steps)
     rows = [
         AdviceRow(r.name, "result", r.kind, r.dtype, r.bits, r.reasons, _allowed(r.advice, model.meta["march"]))
@@ -103,7 +102,7 @@ def advise(model: nn.Module, inputs: Any = None, *, steps: int | None = None) ->
     for w in compare_weights(model).flagged:
         advice = _weight_advice(units[w.name], w.dtype, model, wide)
         rows.append(AdviceRow(w.name, "weight", w.kind, w.dtype, w.bits, w.reasons, advice))
-    notes = tuple(f"{r.name} ({r.what}): {r.advice}" for r in rows)
+    notes = listed([f"{r.name} ({r.what}): {r.advice}" for r in rows])
     about = "tensors that few bits don't hold"
     base = _base(units.values())
     return AdviceReport("Advice", about, COLUMNS, tuple(rows), notes or ("nothing is flagged",), base=base)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from hbc.debug import DETAIL, METRICS, Column, Figure, Report, Similarity, loss_of, similarity
 from hbc.debug.figures import bars
@@ -17,7 +17,17 @@ from hbc.debug.measures import require_metric
 from ..converting import FixedPointModel
 from ..pytree import name_of, walk
 from ..units import is_prepared
-from .running import Array, Values, argument_count, batches, in_mode, kept_state, named_outputs, to_array
+from .running import (
+    Array,
+    Values,
+    argument_count,
+    batches,
+    in_mode,
+    kept_state,
+    named_outputs,
+    prepared_graph,
+    to_array,
+)
 
 Metric = str | Callable[[Array, Array], float]
 COLUMNS = (
@@ -92,7 +102,7 @@ def bad_cases(
     if isinstance(metric, str):
         require_metric(metric)
     rows: list[CaseRow] = []
-    count = max(_arguments(m) for m in (reference, judged))
+    count = max(argument_count(m) for m in (reference, judged))
     number = 0
     for batch, args in enumerate(_shown(batches(data, count, steps), data, steps, show=progress)):
         want, got = _outputs(reference, args, reference_mode), _outputs(judged, args, judged_mode)
@@ -110,19 +120,14 @@ def bad_cases(
     return _report(rows, number, metric)
 
 
-def _arguments(model: nn.Module) -> int:
-    known = isinstance(model, FixedPointModel) or is_prepared(model)
-    return argument_count(model) if known else 1
-
-
 def _outputs(model: nn.Module, args: tuple[Any, ...], mode: str) -> Values:
     with torch.no_grad():
         if isinstance(model, FixedPointModel):
             return named_outputs(model.interface, model(*args))
         if is_prepared(model):
-            assert isinstance(model, fx.GraphModule)
-            with in_mode(model, mode):
-                return named_outputs(model.meta["interface"], model(*args))
+            graph = prepared_graph(model, "bad_cases")
+            with in_mode(graph, mode):
+                return named_outputs(graph.meta["interface"], model(*args))
         with kept_state(model):
             model.eval()
             result = model(*args)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import fx, nn
+from torch import nn
 
 from hbc.debug import DETAIL, Column, Figure, Report, Similarity, similarity, worst_of
+from hbc.diagnostics import OptionError, error
 from hbc.verify import TensorRow
 from hbc.verify.measure import CLOSE_SQNR, ONE
 from hbc.verify.plot import depth_plot
+from hbc.verify.text import decibel
 
 from ..converting import FixedPointModel
+from ..errors import no_such
 from ..units import QuantizedUnit, is_prepared
 from .program import ProgramRunnable
 from .running import (
@@ -26,6 +30,7 @@ from .running import (
     batches,
     dtype_of,
     kind_of,
+    prepared_graph,
     result_of,
     scale_of,
     units_in_order,
@@ -112,20 +117,20 @@ def compare(
     alone = judged is None
     judged = reference if judged is None else judged
     inputs = _example(judged, reference) if inputs is None else inputs
-    prepared = next((m for m in (judged, reference) if is_prepared(m) or isinstance(m, FixedPointModel)), None)
-    count = argument_count(prepared) if prepared is not None else len(inputs) if isinstance(inputs, tuple) else 1
+    count = len(inputs) if isinstance(inputs, tuple) else max(argument_count(m) for m in (judged, reference))
     tallies: dict[str, Tally] = {}
     sides: tuple[Runnable, Runnable] | None = None
     for args in batches(inputs, count, steps):
         if sides is None:
-            first = runnable(reference, reference_mode or ("float" if alone else None), args)
-            sides = first, runnable(judged, judged_mode, args)
+            first = runnable(reference, reference_mode or ("float" if alone else None), args, judged)
+            sides = first, runnable(judged, judged_mode, args, reference)
         _batch(*sides, args, tallies, _quanta_of(judged, reference))
     assert sides is not None
     units = _units(judged, reference, sides)
     rows = tuple(_row(i, n, t, units.get(n)) for i, (n, t) in enumerate(tallies.items()))
     missing = [n for n in sides[0].units if n not in tallies]
-    return _report(rows, f"{sides[1].about} against {sides[0].about}", missing)
+    against_float = sides[0].about == "float"
+    return _report(rows, f"{sides[1].about} against {sides[0].about}", missing, against_float=against_float)
 
 
 @dataclass
@@ -138,25 +143,28 @@ class Tally:
     shape: tuple[int, ...] = ()
 
 
-def runnable(model: nn.Module, mode: str | None, args: tuple[Any, ...]) -> Runnable:
-    """A model in one arithmetic; of a float one its units in reals."""
+def runnable(model: nn.Module, mode: str | None, args: tuple[Any, ...], like: nn.Module | None = None) -> Runnable:
+    """A model in one arithmetic; of a float one its units in reals, which are fused as those of `like`."""
     if isinstance(model, FixedPointModel):
         return ProgramRunnable(model)
-    prepared = as_prepared(model, args)
+    prepared = as_prepared(model, args, like)
     return UnitRunnable(prepared, mode or ("exact" if is_prepared(model) else "float"))
 
 
 def _example(*models: nn.Module) -> Any:
-    found = next((m.meta["example_inputs"] for m in models if isinstance(m, fx.GraphModule) and is_prepared(m)), None)
-    return () if found is None else found
+    for model in models:
+        if is_prepared(model):
+            return model.meta["example_inputs"]  # type: ignore[index]
+    hint = "compare(float_model, fixed_point_model, (image,))"
+    raise error(OptionError, "compare needs inputs: neither model was prepared with an example", hint=hint)
 
 
 def _quanta_of(*models: nn.Module) -> dict[str, float]:
     """Steps by unit: of the first model that has them."""
     found: dict[str, float] = {}
     for model in models:
-        if isinstance(model, fx.GraphModule) and is_prepared(model):
-            for name, unit in units_in_order(model).items():
+        if is_prepared(model):
+            for name, unit in units_in_order(prepared_graph(model, "compare")).items():
                 scale = scale_of(unit.activation_post_process)
                 if scale is not None:
                     found.setdefault(name, scale)
@@ -184,6 +192,8 @@ def _batch(
     for name in second.units:
         if name not in want or name not in got or want[name].shape != got[name].shape:
             continue
+        if not _alike(first, second, name):
+            continue
         tally = tallies.setdefault(name, Tally())
         quantum = quanta.get(name)
         tally.totals.append(similarity(got[name], want[name], quantum))
@@ -191,6 +201,13 @@ def _batch(
             tally.owns.append(similarity(own[name], want[name], quantum))
         tally.ranges.append((*_range(want[name]), *_range(got[name])))
         tally.shape = want[name].shape
+
+
+def _alike(first: Runnable, second: Runnable, name: str) -> bool:
+    """False for units of one name into which different operations are fused."""
+    if not isinstance(first, UnitRunnable) or not isinstance(second, UnitRunnable):
+        return True
+    return kind_of(first.known[name]).replace("+bn", "") == kind_of(second.known[name]).replace("+bn", "")
 
 
 def _range(x: Array) -> tuple[float, float]:
@@ -214,6 +231,8 @@ def _advice(total: Similarity, op: Similarity | None, ends: tuple[float, float, 
     judged = total if op is None else op
     if judged.sqnr >= CLOSE_SQNR:
         return ""
+    if not math.isfinite(judged.mse):
+        return "NaN or infinite values"
     before, after = max(abs(ends[0]), abs(ends[1])), max(abs(ends[2]), abs(ends[3]))
     if after < NARROWED * before:
         return f"saturates: {before:.4g} becomes {after:.4g}; calibrate on more data"
@@ -222,31 +241,43 @@ def _advice(total: Similarity, op: Similarity | None, ends: tuple[float, float, 
     return "its operands are too coarse: int16 there" if dtype == "int32" else "look at this operation"
 
 
-def ranked(rows: Sequence[LayerRow]) -> tuple[LayerRow, ...]:
-    """Rows by what each operation does by itself, the worst first: by op quanta, then by op SQNR."""
-    return tuple(sorted(rows, key=lambda r: (-(r.op_quanta or 0.0), r.sqnr if r.op_sqnr is None else r.op_sqnr)))
+def ranked(rows: Sequence[LayerRow], by: str = "quanta") -> tuple[LayerRow, ...]:
+    """Rows by what each operation does by itself, the worst first: by op `quanta`, then op SQNR; or by op `sqnr` alone.
+
+    Against a float model SQNR is what counts: a quantum of an int16 result is a 256th of an int8 one's.
+    """
+    if by not in {"quanta", "sqnr"}:
+        raise no_such("order", by, ("quanta", "sqnr"))
+    return tuple(sorted(rows, key=lambda r: (-(r.op_quanta or 0.0) if by == "quanta" else 0.0, own_sqnr(r))))
 
 
-def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str]) -> Report[LayerRow]:
-    notes = []
-    order = ranked(rows)
-    if order and (order[0].op_quanta or 0) > ONE:
-        worst = order[0]
-        notes.append(f"the largest error of one operation: {worst.name} ({worst.kind}), {worst.op_quanta:.3g} quanta")
-    elif rows:
-        notes.append("no operation by itself is more than 1 quantum off")
-    least = min(rows, key=lambda r: r.sqnr if r.op_sqnr is None else r.op_sqnr, default=None)
-    if least is not None and least.flagged:
-        own = least.sqnr if least.op_sqnr is None else least.op_sqnr
-        notes.append(f"the least SQNR of one operation: {least.name} ({least.kind}), {own:.1f} dB: {least.advice}")
+def own_sqnr(row: LayerRow) -> float:
+    """Of the operation by itself; of the whole way where it can't run alone."""
+    return float(row.sqnr if row.op_sqnr is None else row.op_sqnr)
+
+
+def _report(rows: tuple[LayerRow, ...], about: str, missing: Sequence[str], *, against_float: bool) -> Report[LayerRow]:
+    notes = [_first(rows, against_float=against_float)] if rows else []
     if missing:
-        notes.append(f"no tensor of their own in the judged model: {', '.join(missing)}")
+        notes.append(f"no tensor of their own in the judged model, or fused otherwise: {', '.join(missing)}")
     figure = Figure(
         "Error over depth",
         depth_plot([_tensor_row(r) for r in rows]),
         "Blue: the whole way from the inputs. Orange: the operation by itself. Higher is worse.",
     )
     return Report("Similarity per layer", about, COLUMNS, rows, tuple(notes), (figure,) if rows else ())
+
+
+def _first(rows: Sequence[LayerRow], *, against_float: bool) -> str:
+    """Where to look first."""
+    worst = ranked(rows, "sqnr" if against_float else "quanta")[0]
+    named = f"{worst.name} ({worst.kind})" if worst.kind else worst.name
+    if against_float:
+        advice = f": {worst.advice}" if worst.advice else ""
+        return f"the least SQNR of one operation: {named}, {decibel(own_sqnr(worst))} dB{advice}"
+    if (worst.op_quanta or 0) > ONE:
+        return f"the largest error of one operation: {named}, {worst.op_quanta:.3g} quanta"
+    return "no operation by itself is more than 1 quantum off"
 
 
 def _tensor_row(r: LayerRow) -> TensorRow:

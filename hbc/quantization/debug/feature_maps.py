@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from hbc.debug import DETAIL, Column, Figure, Report, TensorStatistics
+from hbc.debug.channels import channel_figures
 from hbc.debug.figures import ranges
 from hbc.debug.hostile import activation_advice, activation_reasons, low_bits
+from hbc.debug.report import listed
 
 from ..fake_quantize import FakeQuantize
 from ..units import QuantizedOperation, QuantizedUnit, QuantizedWeighted, is_prepared
@@ -44,7 +46,7 @@ COLUMNS = (
     Column("used", "used", "share", "share of the integers' range that is reached"),
     Column("saturated", "saturated", "share", "share of the elements beyond the range"),
     Column("spread", "spread", "number", "the largest channel's magnitude over the median one's", rank=4),
-    Column("bits", "bits", "bits", "bits left in the channel that a quarter of the channels are worse than"),
+    Column("bits", "bits", "bits", "bits left in the median channel of those that vary"),
     Column("values", "histogram", "histogram", "histogram from min to max, by the root of the count", rank=3),
     Column("why", "reasons", "words", "why it is flagged", rank=DETAIL),
     Column("advice", "advice", about="what to try"),
@@ -87,7 +89,7 @@ def statistics(model: nn.Module, inputs: Any = None, *, steps: int | None = None
     """
     if inputs is None and is_prepared(model):
         inputs = model.meta["example_inputs"]  # type: ignore[index]
-    count = argument_count(model) if is_prepared(model) else len(inputs) if isinstance(inputs, tuple) else 1
+    count = len(inputs) if isinstance(inputs, tuple) else argument_count(model)
     prepared: fx.GraphModule | None = None
     found: dict[str, TensorStatistics] = {}
     for args in batches(inputs, count, steps):
@@ -98,11 +100,10 @@ def statistics(model: nn.Module, inputs: Any = None, *, steps: int | None = None
     rows = tuple(_row(i, name, units[name], found[name]) for i, name in enumerate(n for n in units if n in found))
     whiskers = [(r.name, r.low, r.high) for r in rows]
     figure = Figure("Ranges in running order", ranges(whiskers), "From the least to the largest value of each.")
-    notes = tuple(
-        f"{r.name}: {'; '.join(r.reasons)}" + (f" → {r.advice}" if r.advice else "") for r in rows if r.flagged
-    )
+    notes = listed([f"{r.name}: {'; '.join(r.reasons)} → {r.advice}" for r in rows if r.flagged])
     kind = "prepared" if is_prepared(model) else "float"
-    return Report("Feature maps", f"a {kind} model", COLUMNS, rows, notes, (figure,))
+    channels = channel_figures([(r.name, r.statistics) for r in rows if r.flagged])
+    return Report("Feature maps", f"a {kind} model", COLUMNS, rows, notes, (figure, *channels))
 
 
 def _observe(model: fx.GraphModule, args: tuple[Any, ...], found: dict[str, TensorStatistics]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from torch import fx, nn
+from torch import nn
 
 from hbc.debug import Column, Report
 
 from ..fake_quantize import FakeQuantize
-from ..states import require_prepared
 from ..units import QuantizedInput, QuantizedUnit, QuantizedWeighted
-from .running import kind_of, units_in_order
+from .running import kind_of, prepared_graph, units_in_order
 
 LARGE = 10.0  # public manuals: int8 is not recommended where values exceed this
 TINY = 1e-6  # a range that is next to nothing: a dead tensor
@@ -51,8 +50,7 @@ class QConfigRow:
 
 def check_qconfig(model: nn.Module) -> Report[QConfigRow]:
     """Types, observers and scales of every unit of a prepared model; unusual ones are flagged. Nothing is run."""
-    require_prepared(model, "check_qconfig")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "check_qconfig")
     units = units_in_order(model)
     sharing = Counter(id(u.weight_fake_quant) for u in units.values() if isinstance(u, QuantizedWeighted))
     tails = {h.partition(": ")[0]: h.partition(": ")[2] for h in model.meta["hints"]}

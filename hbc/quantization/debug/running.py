@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -16,12 +17,13 @@ from hbc.diagnostics import OptionError, error
 
 from ..capturing import Interface
 from ..converting import FixedPointModel
+from ..eager import as_graph
 from ..errors import no_such
 from ..exact import TABLED
 from ..fake_quantize import FakeQuantize
 from ..preparing import prepare
 from ..pytree import walk
-from ..states import batch_arguments, fake_quantizes
+from ..states import batch_arguments, fake_quantizes, require_prepared
 from ..units import QuantizedOperation, QuantizedUnit, QuantizedWeighted, is_prepared
 
 Array = npt.NDArray[Any]
@@ -66,20 +68,33 @@ def batches(inputs: Any, count: int, steps: int | None = None) -> Iterator[tuple
 
 
 def argument_count(model: nn.Module) -> int:
-    """How many arguments a prepared model or a fixed-point model takes."""
+    """How many arguments a model takes: a float one, those that its `forward` has no defaults for."""
+    if not isinstance(model, FixedPointModel) and not is_prepared(model):
+        taken = inspect.signature(model.forward).parameters.values()
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return max(1, sum(p.kind in positional and p.default is p.empty for p in taken))
     interface: Interface = model.interface if isinstance(model, FixedPointModel) else model.meta["interface"]  # type: ignore[index, assignment]
     return max((position for _, position, _ in interface.inputs), default=0) + 1
 
 
-def as_prepared(model: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
-    """A prepared model as it is; of a float one the units that `prepare` finds, in reals."""
+def prepared_graph(model: nn.Module, verb: str) -> fx.GraphModule:
+    """A prepared model as a graph of its units: itself, or, of one that keeps its own forward, what that does on the
+    example of `prepare`. The units are the model's own. NotPrepared for a float model.
+    """
+    require_prepared(model, verb)
+    return as_graph(model, model.meta["example_inputs"])  # type: ignore[index]
+
+
+def as_prepared(model: nn.Module, args: tuple[Any, ...], like: nn.Module | None = None) -> fx.GraphModule:
+    """A prepared model as it is; of a float one the units that `prepare` finds, in reals, by the method of `like`."""
     if is_prepared(model):
-        assert isinstance(model, fx.GraphModule)
-        return model
-    twin = prepare(copy.deepcopy(model), args)
-    for fq in fake_quantizes(twin):
+        return prepared_graph(model, "debug")
+    own_forward = like is not None and is_prepared(like) and not isinstance(like, fx.GraphModule)
+    options: dict[str, Any] = {"method": "eager"} if own_forward else {}
+    made = prepare(copy.deepcopy(model), args, **options)
+    for fq in fake_quantizes(made):
         fq.observing = fq.quantizing = False
-    return twin.eval()
+    return prepared_graph(made, "debug").eval()
 
 
 def units_in_order(model: fx.GraphModule) -> dict[str, QuantizedUnit]:

@@ -16,9 +16,18 @@ from hbc.verify.measure import CLOSE_SQNR
 
 from ..errors import no_such
 from ..fake_quantize import FakeQuantize
-from ..states import require_prepared
 from ..units import QuantizedWeighted
-from .running import Values, argument_count, batches, in_mode, kind_of, named_outputs, switches, units_in_order
+from .running import (
+    Values,
+    argument_count,
+    batches,
+    in_mode,
+    kind_of,
+    named_outputs,
+    prepared_graph,
+    switches,
+    units_in_order,
+)
 
 How = Literal["quantized", "float"]
 COLUMNS = (
@@ -51,6 +60,11 @@ class SensitivityRow:
     mse = property(lambda self: self.outputs.mse)
     l1 = property(lambda self: self.outputs.l1)
     kl = property(lambda self: self.outputs.kl)
+
+    @property
+    def flagged(self) -> bool:
+        """True where this, rounded alone, leaves the outputs below 27 dB."""
+        return self.loss > 0 and self.outputs.sqnr < CLOSE_SQNR
 
 
 @dataclass(frozen=True)
@@ -106,8 +120,7 @@ def sensitivity(
     negated: what helps most when it is kept real comes first. `metric`: cosine, mse, l1, kl or sqnr (noise over
     signal), of the output that is worst off. Arithmetic is that of plain fake quantisation.
     """
-    require_prepared(model, "sensitivity")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "sensitivity")
     require_metric(metric)
     if alone not in {"quantized", "float"}:
         raise no_such("way of ranking", alone, ("quantized", "float"))
@@ -154,7 +167,12 @@ def _shown(items: Sequence[Point], *, show: bool) -> Any:
 def _report(rows: tuple[SensitivityRow, ...], metric: str, alone: How) -> SensitivityReport:
     about = f"{'only this rounded' if alone == 'quantized' else 'all but this rounded'}, by {metric}"
     items = [
-        (f"{r.name} ({r.what})", abs(r.loss), f"{r.sqnr:.1f} dB, cosine {r.cosine:.5f}", r.sqnr < CLOSE_SQNR)
+        (
+            f"{r.name} ({r.what})",
+            abs(r.loss),
+            f"{r.sqnr:.1f} dB, cosine {r.cosine:.5f}",
+            r.flagged,
+        )
         for r in rows
     ]
     figure = Figure("Loss of the outputs", bars(items, logarithmic=True), "Logarithmic; red: below 27 dB.")

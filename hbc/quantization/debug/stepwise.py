@@ -15,9 +15,18 @@ from hbc.debug.figures import bars
 
 from ..errors import no_such
 from ..fake_quantize import FakeQuantize
-from ..states import require_prepared
 from ..units import QuantizedWeighted
-from .running import Values, argument_count, batches, in_mode, is_table, kept_state, named_outputs, units_in_order
+from .running import (
+    Values,
+    argument_count,
+    batches,
+    in_mode,
+    is_table,
+    kept_state,
+    named_outputs,
+    prepared_graph,
+    units_in_order,
+)
 from .sensitive import output_similarity
 
 COLUMNS = (
@@ -75,8 +84,7 @@ def kept_float(model: nn.Module, parts: Iterable[str]) -> Iterator[None]:
 
     Operations that read reals compute in plain fake quantisation, as they have no integers to read.
     """
-    require_prepared(model, "kept_float")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "kept_float")
     names = [u for units in units_of_parts(model, parts).values() for u in units]
     with kept_state(model):
         for fq in _rounding(model, names):
@@ -90,16 +98,14 @@ def lut_only(model: nn.Module) -> Iterator[None]:
 
     What an evaluation loses here against plain fake quantisation, tables alone cost.
     """
-    require_prepared(model, "lut_only")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "lut_only")
     with in_mode(model, "lut"):
         yield
 
 
 def tables_of(model: nn.Module) -> tuple[str, ...]:
     """The units that the chip computes by look-up tables, alone or among other steps."""
-    require_prepared(model, "tables_of")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "tables_of")
     return tuple(name for name, unit in units_in_order(model).items() if is_table(unit))
 
 
@@ -110,8 +116,7 @@ def stepwise(
 
     `parts`: names of units or modules in running order; by default the model's first level.
     """
-    require_prepared(model, "stepwise")
-    assert isinstance(model, fx.GraphModule)
+    model = prepared_graph(model, "stepwise")
     given = model.meta["example_inputs"] if inputs is None else inputs
     calls = list(batches(given, argument_count(model), steps))
     chosen = units_of_parts(model, parts or list(dict.fromkeys(n.split(".")[0] for n in units_in_order(model))))

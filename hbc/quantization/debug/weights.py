@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from hbc.debug import DETAIL, Column, Figure, Report, Similarity, similarity
 from hbc.debug.figures import bars
@@ -15,9 +15,8 @@ from hbc.debug.hostile import FEW, weight_reasons
 from hbc.debug.weight_statistics import WeightStatistics, weight_statistics
 
 from ..fake_quantize import FakeQuantize, fake_quantize
-from ..states import require_prepared
 from ..units import QuantizedWeighted
-from .running import as_prepared, kind_of, units_in_order
+from .running import as_prepared, kind_of, prepared_graph, units_in_order
 
 COLUMNS = (
     Column("unit", "name"),
@@ -73,8 +72,7 @@ def compare_weights(prepared: nn.Module, reference: nn.Module | None = None) -> 
     `reference`: the float model whose weights are the reference, to see what training and rounding changed together;
     by default the prepared model's own real weights. Batch norms are folded in.
     """
-    require_prepared(prepared, "compare_weights")
-    assert isinstance(prepared, fx.GraphModule)
+    prepared = prepared_graph(prepared, "compare_weights")
     known = {} if reference is None else units_in_order(as_prepared(reference, prepared.meta["example_inputs"]))
     rows, seen = [], set()
     for name, unit in units_in_order(prepared).items():

@@ -103,9 +103,10 @@ def test_a_scale_that_is_too_large_is_told_from_a_hostile_tensor() -> None:
     assert activation_advice(s, "int8", activation_reasons(s)) == "calibrate again"
 
 
-def test_a_quarter_of_the_channels_decides() -> None:
+def test_half_of_the_channels_decides() -> None:
     bits = np.array([7.0, 1.0, 6.0, 5.0, 3.0, 8.0, 7.5, 7.25])
-    assert low_bits(bits) == 3.0
+    assert low_bits(bits) == 6.0
+    assert low_bits(bits, 0.25) == 3.0
     assert low_bits(bits[:1]) == 7.0
     assert low_bits(np.zeros(0)) is None
 
@@ -114,7 +115,7 @@ def test_nan_is_named() -> None:
     x = np.ones((1, 2, 2, 2))
     x[0, 0, 0, 0] = np.nan
     s = filled([x], axis=1, scale=0.1)
-    assert activation_reasons(s) == ("1 elements are NaN or infinite",)
+    assert activation_reasons(s) == ("1 element NaN or infinite",)
     assert "division by zero" in activation_advice(s, "int8", activation_reasons(s))
 
 

@@ -255,11 +255,15 @@ def test_a_pipe_is_not_read_from(tmp_path: Path) -> None:
     assert "no regular file" in refusal(tmp_path / "pipe.onnx")
 
 
-def test_a_file_beyond_protobufs_limit_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "huge.onnx"
+@pytest.mark.parametrize(("name", "words"), [("huge.onnx", "save_as_external_data"), ("huge.pt", "model.half()")])
+def test_a_file_beyond_protobufs_limit_is_not_read(tmp_path: Path, name: str, words: str) -> None:
+    path = tmp_path / name
     with path.open("wb") as file:
         file.truncate((1 << 31) + 5)  # sparse: takes no space
-    assert "too large" in refusal(path)
+    text = refusal(path)
+    assert "too large" in text
+    assert words in text
+    assert ("ONNX" in text) == (name == "huge.onnx")
 
 
 def test_external_data_that_cannot_be_used(tmp_path: Path) -> None:

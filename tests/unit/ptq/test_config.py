@@ -29,13 +29,13 @@ def test_a_nodes_precision_is_of_what_it_reads_and_makes() -> None:
     plain = tensors({})
     made = tensors({"nodes": {"Conv_3": "int16"}})
     changed = {n for n in plain if plain[n].dtype != made[n].dtype}
-    assert changed == {"relu2", "relu5"}  # its operand, and what it is fused with
+    assert changed == {"relu2", "relu5/equalised"}  # its operand, and what it is fused with
     assert {t.dtype for t in plain.values()} == {"i8"}
 
 
 def test_names_take_stars() -> None:
     kinds = {n: t.dtype for n, t in tensors({"nodes": {"Conv_*": "int16", "Conv_9": "int8"}}).items()}
-    assert kinds["relu5"] == "i16"
+    assert kinds["relu5/equalised"] == "i16"
     assert kinds["clip10"] == "i8"
 
 
@@ -126,7 +126,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_config(tmp_path / "hbc.json") == QuantizeConfig(samples=3)
     (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
     assert read_config(tmp_path / "empty.yaml") == QuantizeConfig() == read_config(None)
-    for text, said in (("- 1", "holds keys and values"), ("a: [", "no sound YAML"), ("{", "no sound YAML")):
+    for text, said in (("- 1", "holds keys and values"), ("a: [", "line 1, column 5"), ("{", "no sound YAML")):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(hbc.QuantizeError, match=said):
             read_config(path)
@@ -163,9 +163,20 @@ def test_samples_that_are_not_numbers() -> None:
 
 
 def test_samples_that_do_not_fit() -> None:
-    assert "'x'" in str(error_of([{"x": np.zeros((1, 3, 11, 12), np.float32)}]))
+    fitting = dict(samples_of("residual")[0])
+    assert "sample 1 of 2: input 'x'" in str(error_of([fitting, {"x": np.zeros((1, 3, 11, 12), np.float32)}]))
     assert "'x'" in str(error_of([{"y": np.zeros((1, 3, 12, 12), np.float32)}]))
     assert "'x'" in str(error_of([{"x": np.zeros((1, 3, 12, 12), complex)}]))
+
+
+def test_images_are_read_as_the_configuration_says(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="it writes the image")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    config = {"preprocess": "mean=127,scale=1/128", "activations": {"method": "min-max"}}
+    result = hbc.quantize(NETS["residual"](), tmp_path, config=config, rank=False)
+    largest = np.abs(pixels.astype(np.float64) - 127).max() / 128
+    assert next(t.threshold for t in result.tensors if t.name == "x") == pytest.approx(largest, rel=1e-5)
 
 
 def test_a_float_model_that_computes_nan() -> None:
