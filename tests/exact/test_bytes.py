@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hbc_runtime import numerics
 from hbc_runtime.isa import Conv2d, ConvTranspose2d, Scheme
-from hbc_runtime.jit import pair_plan, quad_plan
+from hbc_runtime.jit import assembly, pair_plan, quad_plan
 from hbc_runtime.jit.flat_depthwise import flat_plan, takes_flat
 from hbc_runtime.jit.host import Dot, Host
 from hbc_runtime.jit.quad_depthwise import takes_depthwise
@@ -138,6 +138,7 @@ def test_images_gathered_once_for_all_panels(
     """Panels outermost, as for large weights; threads that begin in the middle of an image; several images."""
     for module in (quad_plan, pair_plan):
         monkeypatch.setattr(module, "SMALL_WEIGHTS", 0)
+    monkeypatch.setattr(assembly, "SMALL", 0)  # threads share however little there is
     rng = np.random.default_rng(stride)
     for size, pads in (((2, 9, 7, 16), (1, 1, 1, 1)), ((1, 14, 14, 20), (1, 0, 2, 1)), ((3, 5, 4, 33), (2, 1, 0, 1))):
         convolve(
@@ -187,7 +188,7 @@ SAME = [  # kernel, dilations, pads: rows of output are as long as those of inpu
     channels=st.sampled_from([1, 2, 4, 8, 16, 16, 24, 32, 40, 48]),
     size=st.tuples(st.integers(1, 2), st.integers(6, 9), st.integers(1, 40)), seed=st.integers(0, 2**31),
 )  # fmt: skip
-@SETTINGS
+@settings(SETTINGS, max_examples=12)
 def test_depthwise_of_few_channels(
     machine: Host, window: Any, down: int, case: dict[str, Any], channels: int, size: tuple[int, int, int], seed: int
 ) -> None:
@@ -199,12 +200,12 @@ def test_depthwise_of_few_channels(
 
 
 @machines
-@pytest.mark.parametrize("width", [4, 5, 8, 11, 13, 33])
+@pytest.mark.parametrize("width", [4, 5, 11, 33])
 @pytest.mark.parametrize("channels", [16, 24])
 def test_depthwise_rows_of_every_length(machine: Host, width: int, channels: int) -> None:
     """Blocks at the ends, in the middle, and the one that overlaps; odd numbers of rows."""
     window = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
-    for rows in (1, 3, 4):
+    for rows in (1, 3):
         convolve(
             np.random.default_rng(width), (2, rows, width, channels), channels, machine, group=channels,
             added=rows == 3, threads=2, **window,

@@ -568,8 +568,8 @@ FEW_CHANNELS = (
         "last = w.columns.size * w.channels - width", "last = w.columns.size * w.channels - width + 1", FLAT_TESTS,
     ),
     _one(
-        "filling one byte short at a flat row's end", FLAT,
-        "if 0 <= i - up < count else count", "if 0 <= i - up <= count else count", FLAT_TESTS,
+        "filling one byte too far at a flat row's start", FLAT,
+        "if 0 <= i - up < count else count", "if 0 < i - up < count else count", FLAT_TESTS,
     ),
     _one(
         "channels of a block counted from another one's", FLAT,
