@@ -73,8 +73,8 @@ def compile(  # noqa: A001 - the name that the API promises
 
     `march`: bernoulli2, bayes, bayes-e, nash-e, nash-m, nash-p, or nash for nash-e. `arith`: `bpu` for the chip's
     arithmetic, `onnx` for ONNX's. `options`: the other fields of `CompileOptions` (`shapes`, `strict`, `cpu_fallback`,
-    `name`, `aot`, `example`, `output_names`). Raises HbcError, in one of its kinds, where the model or an option
-    cannot be taken.
+    `name`, `aot`, `example`, `output_names`, `optimize_level`, `objective`). Raises HbcError, in one of its kinds,
+    where the model or an option cannot be taken.
     """
     from .driver import compile_model
     from .options import CompileOptions

@@ -71,7 +71,8 @@ def op_rows() -> list[OpRow]:
 def limit_rows(march: str) -> list[LimitRow]:
     """What a march asks of ops, in the order in which it is asked."""
     names = {r: tuple(n for n, cls in _plain_ops() if issubclass(cls, r.classes)) for r in RULES}
-    return [LimitRow(r.name, _one_line(r.text(MARCHES[march])), names[r]) for r in RULES]
+    spec = MARCHES[march]
+    return [LimitRow(r.name, _one_line(r.text(spec)), names[r]) for r in RULES if r.where(spec)]
 
 
 def _plain_ops() -> list[tuple[str, type[Op]]]:

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 
 from hbc import frontend
 from hbc.backend.bpu.fast_perf import FastPerfTarget
+from hbc.backend.bpu.march import MARCHES
 from hbc.backend.bpu.target import Target
+from hbc.backend.bpu.tiling import TilingOptions, stream_timing, tile_what_fits
 from hbc.diagnostics import CpuRefused, EmitError, ZeroPointRefused, error
 from hbc.ir.core import Module
 from hbc.ir.location import NodeLoc
 from hbc.passes.manager import PassEvent, PassManager
 from hbc_runtime import hbm
 from hbc_runtime.native import with_native_code
-from hbc_runtime.program import Program
+from hbc_runtime.program import BpuSegment, Program
 
 from .files import write_atomically
 from .options import CompileOptions, pick
-from .report import Constants, Report, constant_operands, constant_rows, source_nodes
+from .report import Constants, Report, StreamRow, constant_operands, constant_rows, source_nodes
 from .words import plural, shape_text
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageBegun:
-    """A stage is about to run: `load`, one of the target's stages, `emit`, or `native`."""
+    """A stage is about to run: `load`, one of the target's stages, `emit`, `tile`, or `native`."""
 
     name: str
 
@@ -76,14 +78,33 @@ def compile_model(
     """Compile `source`: a path, a file's bytes, or a model in memory. Raises HbcError where it cannot be compiled."""
     target = _target(options)
     lowered = _lowered(source, options, target, None, on_event)
-    with _stage("emit", 0, on_event):
+    with stage("emit", 0, on_event):
         program = target.emit(lowered.module)
     report = Report.of(lowered.module, program, lowered.nodes, constant_rows(lowered.read, lowered.placed))
     _refuse(report, options)
+    with stage("tile", 0, on_event):
+        program, streams = _streams(program, options)
+    report = report.with_streams(streams)
     if options.aot:
-        with _stage("native", 0, on_event):
+        with stage("native", 0, on_event):
             program = with_native_code(program)
     return Compiled(program, report, lowered.module)
+
+
+def _streams(program: Program, options: CompileOptions) -> tuple[Program, tuple[StreamRow, ...]]:
+    """The program with command streams, and a row for each BPU segment."""
+    march = MARCHES[program.march]
+    tiled, refused = tile_what_fits(program, TilingOptions(options.optimize_level, options.objective))
+    rows = []
+    for m, model in enumerate(tiled.models):
+        for n, segment in enumerate(model.segments):
+            if (m, n) in refused:
+                rows.append(StreamRow(segment.name, refused=str(refused[m, n])))
+            elif isinstance(segment, BpuSegment) and (stream := segment.commands) is not None:
+                us = stream_timing(model, segment, stream, march).cycles / march.clock_mhz
+                moved = stream.loaded_bytes, stream.stored_bytes
+                rows.append(StreamRow(segment.name, len(stream.commands), stream.on_chip_bytes, *moved, round(us, 3)))
+    return tiled, tuple(rows)
 
 
 def lower_model(
@@ -122,7 +143,7 @@ def _lowered(
     stop_after: str | None,
     on_event: OnEvent | None,
 ) -> _Lowered:
-    with _stage("load", 0, on_event):
+    with stage("load", 0, on_event):
         module = frontend.load(source, options.shape_map, options.example, options.output_names)
     module.march, module.arith = options.march, options.arith
     module.name = options.name or module.name
@@ -134,11 +155,11 @@ def _lowered(
     nodes = source_nodes(module)
     read = placed = constant_operands(module)
     manager = PassManager(target, on_event=on_event)
-    for stage in () if stop_after == "load" else target.pipeline:
-        with _stage(stage.name, len(stage.passes), on_event) as done:
-            done.rewrites = manager.run(stage, module)
+    for step in () if stop_after == "load" else target.pipeline:
+        with stage(step.name, len(step.passes), on_event) as done:
+            done.rewrites = manager.run(step, module)
         placed = constant_operands(module) or placed  # once ops are instructions there are none
-        if stage.name == stop_after:
+        if step.name == stop_after:
             break
     return _Lowered(module, nodes, read, placed)
 
@@ -149,7 +170,8 @@ class _Tally:
 
 
 @contextmanager
-def _stage(name: str, passes: int, on_event: OnEvent | None) -> Iterator[_Tally]:
+def stage(name: str, passes: int, on_event: OnEvent | None) -> Iterator[_Tally]:
+    """Tell that a stage begins and ends; the body counts its rewrites."""
     tell = on_event or (lambda _event: None)
     tell(StageBegun(name))
     tally, start = _Tally(), time.perf_counter()

@@ -10,6 +10,8 @@ from hbc.diagnostics import BadShape, OptionError, UnknownName, error, nearest
 from hbc.example import examples_of
 from hbc.ir.semantics import ARITHS, MARCHES
 
+LEVELS = ("O0", "O1", "O2", "O3")  # of command streams (docs/commands.md)
+OBJECTIVES = ("latency", "bandwidth", "balance")
 MARCH_ALIASES = {"nash": "nash-e"}
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -27,6 +29,9 @@ class CompileOptions:
     `example`: of a PyTorch model, whose file tells no sizes: a shape per input, `(1, 3, 224, 224)` or `"ids=1x16:i64"`,
     or an array of that shape and dtype; a mapping by input name is taken too. `output_names`: what to call its outputs.
 
+    `optimize_level`: how hard to work on the command streams, O0 to O3; `objective`: what for, `latency`, `bandwidth`
+    or `balance`. Neither changes an integer.
+
     Raises OptionError naming the option, the value and the nearest thing that would do.
     """
 
@@ -40,10 +45,14 @@ class CompileOptions:
     example: Any = ()
     output_names: Sequence[str] = ()
     fast_perf: bool = False
+    optimize_level: str = "O2"
+    objective: str = "latency"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "march", march_named(self.march))
         object.__setattr__(self, "arith", pick("arithmetic", self.arith, ARITHS))
+        object.__setattr__(self, "optimize_level", pick("optimize level", self.optimize_level, LEVELS))
+        object.__setattr__(self, "objective", pick("objective", self.objective, OBJECTIVES))
         object.__setattr__(self, "shapes", _checked_shapes(self.shapes))
         object.__setattr__(self, "example", examples_of(self.example))
         object.__setattr__(self, "output_names", _checked_names(self.output_names))

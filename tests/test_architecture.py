@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc.cli", "hbc.docs"),
     ("hbc.check", "hbc.ptq", "hbc.quantization"),
     ("hbc.opwise", "hbc.debug"),
-    ("hbc.verify", "hbc.perf"),
+    ("hbc.verify", "hbc.perf", "hbc.placement"),
     ("hbc.driver", "hbc.catalogue"),
     ("hbc.backend.bpu", "hbc.report"),
     ("hbc.backend.cpu", "hbc.passes", "hbc.frontend", "hbc.options", "hbc.samples", "hbc.analysis"),

@@ -41,6 +41,7 @@ VERBS = {
     "check": "Compile and run a model, and compare with ONNX Runtime.",
     "verify": "Compare two stages of a model tensor by tensor: where does an error start?",
     "debug": "See what is hard on a quantised model's integers: ranges, weights, sensitivity, bad cases.",
+    "check-ops": "Say where each node of a model would run, which rule refuses it, and what to try.",
     "perf": "Estimate how long a model takes on a board, and where the time goes.",
     "inspect": "Show what is in a .hbm program.",
     "opt": "Run single passes or stages on .hbir text or a model.",
@@ -69,7 +70,7 @@ class Verbs(click.Group):
         """The verb of this name, or None."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"hbc.cli.{cmd_name}")
+        module = importlib.import_module(f"hbc.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 
@@ -112,7 +113,7 @@ def cli(ctx: click.Context) -> None:
                   hbc run model.hbm --random 0
 
     Results go to stdout, the story to stderr. Exit status: 0 done, 1 the input can't be compiled, 2 usage, 3 check
-    or verify found a difference, 70 a bug in hbc.
+    or verify found a difference (check-ops with --fail-on-cpu: a node on the CPU), 70 a bug in hbc.
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

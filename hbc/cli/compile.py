@@ -22,12 +22,17 @@ from .render import explain as explanation
 from .report_file import check_report, write_report
 from .stages import stage_lines
 
+LEVEL_HELP = "Work on command streams: O0 none, O1 overlap, O2 stay on chip, O3 search."
+OBJECTIVE_HELP = "What command streams should save: latency, bandwidth or balance."
+
 
 @click.command(context_settings=SETTINGS)
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, help="Where to write.  [default: MODEL.hbm in this folder; - is stdout]")
 @model_options
 @click.option("--aot", is_flag=True, help="Add machine code for this CPU, which `hbc run --trust` takes.")
+@click.option("--optimize-level", metavar="O0..O3", default="O2", show_default=True, help=LEVEL_HELP)
+@click.option("--objective", metavar="WHAT", default="latency", show_default=True, help=OBJECTIVE_HELP)
 @click.option("--explain", is_flag=True, help="Show where each node runs and why.")
 @click.option(
     "--report", "report_file", type=PATH, metavar="FILE", help="Write all of that as FILE.json, .md or .html."
@@ -44,6 +49,8 @@ def command(
     output: Path | None,
     options: CompileOptions,
     aot: bool,
+    optimize_level: str,
+    objective: str,
     explain: bool,
     report_file: Path | None,
     emit: str,
@@ -59,6 +66,7 @@ def command(
     hbc compile model.onnx --emit hbir --stop-after quantize
     hbc compile model.pt --example 1x3x288x832        TorchScript, which tells no sizes
     """  # noqa: D301 - \b is click's: the paragraph keeps its lines
+    options = replace(options, aot=aot, optimize_level=optimize_level, objective=objective)
     if emit == "hbir":
         if explain or as_json or aot or report_file is not None:
             what = "--aot, --explain, --report and --json belong to a compiled program; leave out --emit hbir"
@@ -72,7 +80,7 @@ def command(
         raise click.UsageError("stdout can't hold both the program and a report; give -o FILE")
     if report_file is not None:
         check_report(report_file)
-    report = _compile(screen(), model, replace(options, aot=aot), output)
+    report = _compile(screen(), model, options, output)
     if report_file is not None:
         write_report(report, report_file)
     if as_json:

@@ -20,6 +20,8 @@ from hbc_runtime.program import BpuSegment, CpuSegment, Model, Program, Segment,
 from hbc_runtime.types import Layout, Quant
 
 from .console import Screen
+from .disassembly import ENGINES, Listed, Wanted, lines, listed
+from .disassembly import as_json as stream_as_json
 from .params import PATH, SETTINGS, json_flag, screen, verbosity
 from .render import table
 
@@ -30,13 +32,38 @@ PLUMBING = {"inputs", "outputs", "loc"}  # an instruction's fields that are no a
 @click.argument("program", type=PATH)
 @click.option("--locs", is_flag=True, help="Show the source nodes of each instruction.")
 @click.option("--arena", is_flag=True, help="Show where each tensor lies in the arena.")
+@click.option("--commands", is_flag=True, help="Show the command streams instead: what each engine does, tile by tile.")
+@click.option("--segment", metavar="S", help="With --commands: of this segment alone, a number or a name.")
+@click.option("--node", metavar="TEXT", help="With --commands: for nodes that have TEXT in their names.")
+@click.option("--engine", type=click.Choice(ENGINES), help="With --commands: of this engine.")
 @json_flag
 @verbosity
-def command(program: Path, locs: bool, arena: bool, as_json: bool) -> None:
-    """Show what is in PROGRAM (.hbm): its border, its segments, its instructions, its memory, its machine code."""
+def command(
+    program: Path,
+    locs: bool,
+    arena: bool,
+    commands: bool,
+    segment: str | None,
+    node: str | None,
+    engine: str | None,
+    as_json: bool,
+) -> None:
+    """Show what is in PROGRAM (.hbm): its border, its segments, its instructions, its memory, its machine code.
+
+    \b
+    hbc inspect model.hbm --commands                    what the engines do, with addresses and dependencies
+    hbc inspect model.hbm --commands --node /conv1
+    """  # noqa: D301 - \b is click's: the paragraph keeps its lines
+    if not commands and (segment, node, engine) != (None, None, None):
+        raise click.UsageError("--segment, --node and --engine choose commands; add --commands")
+    if commands and (locs or arena):
+        raise click.UsageError("--locs and --arena belong to the instructions; leave out --commands")
     loaded = load(program)
     out = screen()
     size = program.stat().st_size
+    if commands:
+        _show_commands(out, program, listed(loaded, Wanted(segment, node, engine), str(program)), as_json)
+        return
     if as_json:
         out.json({"file": str(program), "file_bytes": size, **describe(loaded)})
         return
@@ -47,6 +74,17 @@ def command(program: Path, locs: bool, arena: bool, as_json: bool) -> None:
     if loaded.natives:
         out.result("")
         out.result(_natives_table(loaded))
+
+
+def _show_commands(out: Screen, path: Path, parts: list[Listed], as_json: bool) -> None:
+    if as_json:
+        out.json({"file": str(path), "streams": [stream_as_json(part) for part in parts]})
+        return
+    for n, part in enumerate(parts):
+        if n:
+            out.result("")
+        for line in lines(part):
+            out.result(line)
 
 
 def _header(program: Program, path: Path, size: int) -> Iterable[str]:

@@ -14,8 +14,8 @@ from hbc.driver import compile_model
 from hbc.example import Example
 from hbc.files import check_writable, write_atomically
 from hbc.options import CompileOptions, march_named, parse_shape
-from hbc.perf import Estimate, as_json, board_named, boards, estimate, page
-from hbc.perf.page import summary_rows
+from hbc.perf import Estimate, as_json, board_named, boards, estimate, page, replay
+from hbc.perf.page import stream_line, summary_rows
 from hbc.perf.simulate import Timed
 from hbc.words import human_bytes, human_count, shape_text
 from hbc_runtime import load
@@ -52,6 +52,7 @@ class Where:
     show_default=True,
     help="Where an image comes from: nv12 is 1.5 bytes a pixel; auto is nv12 with --fast-perf, else ddr.",
 )
+@click.option("--commands", is_flag=True, help="Replay the command stream too; a .hbm without one is tiled first.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", help=SHAPE_HELP)
 @torch_options
 @click.option("--json", "json_file", type=PATH, metavar="FILE", help="Write the figures; - is stdout.")
@@ -64,6 +65,7 @@ def command(
     cores: int,
     fast_perf: bool,
     input_source: str,
+    commands: bool,
     shapes: tuple[str, ...],
     example: tuple[Example, ...],
     output_names: str | None,
@@ -87,15 +89,20 @@ def command(
     program = _program(out, model, march, board, given)
     nv12 = input_source == "nv12" or (input_source == "auto" and fast_perf)
     found = _estimate(program, Where(board, cores, "nv12" if nv12 else "ddr"))
+    with out.working("replaying commands"):
+        stream = replay(program, found.board, nv12=nv12) if commands else None
+    figures = as_json(found, stream)
     if json_file is not None and str(json_file) == "-":
-        out.json(as_json(found))
+        out.json(figures)
     else:
         _show(out, found)
+        if stream is not None:
+            out.result(stream_line(stream))
     if json_file is not None and str(json_file) != "-":
-        write_atomically(json_file, (json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomically(json_file, (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode())
         out.story(f"wrote {json_file}", "bold green")
     if html_file is not None:
-        write_atomically(html_file, page(found, program.models[0]).encode())
+        write_atomically(html_file, page(found, program.models[0], stream).encode())
         out.story(f"wrote {html_file}", "bold green")
 
 

@@ -52,7 +52,7 @@ def _section(number: int, report: Report[Any], *, alone: bool) -> str:
         f"{f.svg.replace('#t', f'#r{number}-t')}</section>"
         for f in report.figures
     )
-    return first + pictures + _table(number, report) + _words(report)
+    return first + pictures + (_table(number, report) + _words(report) if report.rows else "")
 
 
 def _table(number: int, report: Report[Any]) -> str:

@@ -15,6 +15,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
+from hbc.diagnostics import OptionError, UnknownName, nearest
 from hbc.files import write_atomically
 from hbc.verify.measure import finite
 from hbc.words import printable
@@ -66,11 +67,13 @@ class Report(Generic[Row]):
     figures: tuple[Figure, ...] = field(default=(), repr=False)
 
     def row(self, name: str) -> Row:
-        """The first row of this name; KeyError where there is none."""
-        for row in self.rows:
-            if getattr(row, "name", None) == name:
-                return row
-        raise KeyError(name)
+        """The first row of this name; OptionError, with the nearest names, where there is none."""
+        names = [str(getattr(row, "name", "")) for row in self.rows]
+        if name in names:
+            return self.rows[names.index(name)]
+        raise OptionError(
+            UnknownName(kind="row", name=name, title=f"there is no row {name!r}", hint=nearest(name, names))
+        )
 
     @property
     def flagged(self) -> tuple[Row, ...]:

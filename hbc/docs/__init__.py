@@ -10,6 +10,7 @@ from hbc.diagnostics import catalogue
 from .marches import marches_page
 from .onnx_operators import onnx_operators_page
 from .ops import ops_page
+from .ops_of_march import pages as march_pages
 from .passes import passes_page
 from .quantize_config import quantize_config_page
 from .torch_operators import torch_operators_page
@@ -20,6 +21,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "torch-operators.md": torch_operators_page,
     "passes.md": passes_page,
     "marches.md": marches_page,
+    **march_pages(),
     "quantize-config.md": quantize_config_page,
     "diagnostics.md": catalogue,
 }

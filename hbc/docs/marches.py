@@ -1,4 +1,4 @@
-"""`docs/marches.md`: the marches' numbers with their sources, and the legality rules of each."""
+"""`docs/marches.md`: the marches' numbers with their sources. Their rules are on pages of their own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hbc.options import MARCH_ALIASES
 from hbc_runtime.isa import Rounding
 from hbc_runtime.types import DType
 
-from .text import NOTICE, doc, one_line
+from .text import NOTICE, doc
 
 ABOUT_ARITHMETIC = """\
 What a march means for integers under `--arith bpu`. [Numerics](numerics.md) has the rest, which all marches share.
 """
 ABOUT_LIMITS = """\
-An op within these limits runs on the BPU if its operands and its result are quantised. Any other runs on the CPU, and
-`hbc compile --explain` shows which rule said so. `hbc ops --march NAME` lists the same by op.
+Each march has a page with its rules and the rewrites to try. An op within them runs on the BPU if its operands and its
+result are quantised. Any other runs on the CPU; `hbc check-ops` and `hbc compile --explain` show which rule said so.
 """
 
 ROUNDINGS = {
@@ -34,7 +34,7 @@ _FIELD = re.compile(r"^    (\w+): [^#\n]*(?:# (.*))?$", re.MULTILINE)
 
 
 def marches_page() -> str:
-    """The marches' numbers with their sources, what each means for arithmetic, and the legality rules of each."""
+    """The marches' numbers with their sources, what each means for arithmetic, and where the rules of each stand."""
     aliases = ", ".join(f"`{alias}` means `{name}`" for alias, name in MARCH_ALIASES.items())
     parts = [
         "# Marches\n",
@@ -50,9 +50,8 @@ def marches_page() -> str:
         "## What each march takes\n",
         ABOUT_LIMITS,
     ]
-    for march in MARCHES.values():
-        rows = ((rule.name, one_line(rule.text(march))) for rule in RULES)
-        parts += [f"### {march.name}\n", f"{march.boards}.\n", markdown(("rule", "says"), rows)]
+    rows = ((f"[{m.name}](ops-{m.name}.md)", m.boards, sum(r.where(m) for r in RULES)) for m in MARCHES.values())
+    parts.append(markdown(("march", "boards", "rules"), rows))
     return "\n".join(parts)
 
 

@@ -94,8 +94,8 @@ def _form(cls: type[Op]) -> Iterator[str]:
 def _limits(cls: type[Op]) -> Iterator[str]:
     """What marches ask of the op, the marches that say the same side by side."""
     said: dict[str, list[str]] = {}
-    for rule in RULES:
-        for march in MARCHES.values() if issubclass(cls, rule.classes) else ():
+    for rule in (r for r in RULES if issubclass(cls, r.classes)):
+        for march in filter(rule.where, MARCHES.values()):
             said.setdefault(one_line(rule.text(march)).replace(f" on {march.name} are", " are").rstrip("."), []).append(
                 march.name
             )

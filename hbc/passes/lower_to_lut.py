@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from hbc.ir import ops
+from hbc.ir.builder import make_op
 from hbc.ir.core import Module, Op, Value
 from hbc.ir.location import fuse
 from hbc.ir.ops.misc import Lut, SegmentLut
 from hbc.ir.ops.unary import ThresholdedRelu
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
-from hbc.ir.types import DType
+from hbc.ir.types import DType, TensorType
 from hbc_runtime import numerics
 
 from .base import Pass, Target
@@ -110,6 +111,12 @@ class Expression:
         if any(o.out.type.shape != shape for o in found if o.out not in scalars):  # a table can't stand in
             return None
         return Expression(source, root, tuple(found), scalars)
+
+    def table_like(self, t: TensorType) -> Op:
+        """An op with the operand and the result of the table that this would be, for questions of legality alone."""
+        none = self.source  # stands for entries that nobody reads
+        cls, more = (Lut, 1) if self.source.type.dtype is DType.I8 else (SegmentLut, 2)
+        return make_op(cls, [self.source, *[none] * more], {}, self.ops[-1].loc, [t])
 
     @property
     def jumps(self) -> bool:

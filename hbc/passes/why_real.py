@@ -17,6 +17,7 @@ from hbc.words import plural, some
 
 from .base import Target
 from .fold_qdq import WEIGHTED, weight_axis_fits
+from .lower_to_lut import LONGEST, Expression
 from .lower_to_mul import why_no_product
 from .matching import MAX_RANK, NARROW, activation_behind, const_value, integers_behind, real_constant
 from .real_constants import why_too_coarse
@@ -29,6 +30,9 @@ KEEP = "keep it at the model's head or tail, where it doesn't split the BPU's pa
 def why_real(op: Op, target: Target) -> Rejection:
     """What kept `op` from becoming one on integers, and the rewrite to try."""
     sem = target.semantics
+    table = _table(op, target)
+    if table is not None:
+        return table
     for question in (_only_onnx, _no_form, why_unlike, _operands, _bias, _readers, _constants):
         found = question(op, sem)
         if found is not None:
@@ -59,6 +63,29 @@ def _illegal(op: Op, target: Target) -> Rejection | None:
         return target.legal(quantized)
     finally:
         quantized.drop_operands()
+
+
+def _table(op: Op, target: Target) -> Rejection | None:
+    """What the march says to the table that `op` alone, or with the elementwise ops behind it, would have become."""
+    behind = op
+    for _ in range(LONGEST):
+        quantize = next((u for u in behind.results[0].users if isinstance(u, ops.Quantize)), None)
+        if quantize is not None:
+            break
+        ahead = [u for u in behind.results[0].users if isinstance(u, (ops.Unary, ops.Binary))]
+        if len(ahead) != 1:
+            return None
+        behind = ahead[0]
+    else:
+        return None
+    found = Expression.over_one_tensor(quantize.x, target.semantics)
+    if found is None or op not in found.ops or quantize.out.type.quant is None:
+        return None
+    table = found.table_like(quantize.out.type)
+    try:
+        return target.legal(table)
+    finally:
+        table.drop_operands()
 
 
 def name_of(value: Value) -> str:

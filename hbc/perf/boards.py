@@ -15,7 +15,7 @@ DEFAULTS = {"bernoulli2": "x3", "bayes": "x5", "bayes-e": "x5", "nash-e": "s100"
 
 @dataclass(frozen=True)
 class Rates:
-    """The free numbers of a board: what `scripts/fit_boards.py` fits, at most eight.
+    """The free numbers of a board: what `scripts/fit_boards.py` fits, at most eight, by rows that tell them.
 
     `dense`, `depthwise`, `matmul`: padded MACs in a cycle. `vector`: elements in a cycle of engines that multiply no
     matrices. `ddr`: bytes in a microsecond. `command`: cycles that an instruction takes beside its work. `host_ms`:
@@ -42,8 +42,9 @@ class Rates:
 class Board:
     """A board: facts (`title`, `march`, `ddr_peak`: bytes in a microsecond), assumptions, and fitted rates.
 
-    `feature`: bytes of activations that the tensor engine reads and writes in a cycle, assumed. `cpu`: nanoseconds that
-    the host takes for an element of an op that stays on it, assumed but where a board has rows that tell.
+    `feature`: bytes of activations that the tensor engine reads and writes in a cycle. `cpu`: nanoseconds that the host
+    takes for an element of an op that stays on it: so many cycles of its clock. Both are assumptions that all boards
+    share (`scripts/fit_boards.py`), and are not fitted to any.
     """
 
     name: str

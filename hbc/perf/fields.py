@@ -10,6 +10,7 @@ from hbc_runtime.version import __version__
 
 from .estimate import Estimate
 from .simulate import Span, Timed
+from .stream import Replay, sampled
 
 MIB = float(1 << 20)  # the vendor's megabyte
 INTERVALS = 64  # at most
@@ -20,8 +21,8 @@ LAYER_COLUMNS = (
 COMPUTING = {e.name.lower() for e in Engine} - {"load", "store", "host"}
 
 
-def as_json(e: Estimate) -> dict[str, object]:
-    """The whole estimate."""
+def as_json(e: Estimate, stream: Replay | None = None) -> dict[str, object]:
+    """The whole estimate; with `stream` the figures of its replay under `hbc.stream`."""
     step = interval(e)
     ddr = e.loaded + e.stored
     runs = 1e6 / max(e.bpu_us, 1e-9)
@@ -60,7 +61,23 @@ def as_json(e: Estimate) -> dict[str, object]:
         "model name": e.model,
         "runtime version": f"hbc {__version__}",
     }
-    return {"summary": summary, "hbc": _more(e)}
+    more = _more(e)
+    if stream is not None:
+        more["stream"] = stream_numbers(stream)
+    return {"summary": summary, "hbc": more}
+
+
+def stream_numbers(stream: Replay) -> dict[str, object]:
+    """A replay's figures: times in microseconds, memory as the most bytes alive in each of 64 equal intervals."""
+    return {
+        "commands": stream.commands,
+        "us": round(stream.end, 3),
+        "loaded": stream.loaded,
+        "stored": stream.stored,
+        "on_chip_bytes": stream.on_chip_bytes,
+        "busy": {engine: round(share, 4) for engine, share in stream.busy().items()},
+        "memory": sampled(stream.memory, stream.end, INTERVALS),
+    }
 
 
 def _more(e: Estimate) -> dict[str, object]:

@@ -33,28 +33,29 @@
     return [1, 2, 5, 10].map((f) => f * p).find((s) => span / s <= count);
   }
 
-  function timeline() {
+  function timeline(id, spans, whole, about) {
     const lanes = ["load", "tensor", "vector", "lut", "pool", "move", "store", "host", "cpu"]
-      .filter((n) => D.spans.some((s) => s[0] === n && s[2] > s[1]));
+      .filter((n) => spans.some((s) => s[0] === n && s[2] > s[1]));
     const W = 1150, L = 60, H = 26, height = lanes.length * H + 24;
-    const root = svg("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": "timeline" }, document.getElementById("timeline"));
-    const clip = svg("clipPath", { id: "lanes" }, svg("defs", {}, root));
+    const root = svg("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": id }, document.getElementById(id));
+    const clip = svg("clipPath", { id: id + "-lanes" }, svg("defs", {}, root));
     svg("rect", { x: L, y: 0, width: W - L, height }, clip);
-    const body = svg("g", { "clip-path": "url(#lanes)" }, root);
+    const body = svg("g", { "clip-path": `url(#${id}-lanes)` }, root);
     lanes.forEach((n, i) => svg("text", { x: 6, y: i * H + 17 }, root, n));
-    let from = 0, to = Math.max(D.end, 1e-6);
+    let from = 0, to = Math.max(whole, 1e-6);
     function draw() {
       body.replaceChildren();
       const k = (W - L) / (to - from), x = (t) => L + (t - from) * k;
       const step = niceStep(to - from, 9);
       for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
         svg("line", { x1: x(t), x2: x(t), y1: 0, y2: lanes.length * H, stroke: "#e8ebf0" }, body);
-        svg("text", { x: x(t) + 2, y: lanes.length * H + 15, class: "soft" }, body, time(t));
+        const last = x(t) > W - 70;
+        svg("text", { x: x(t) + (last ? -2 : 2), y: lanes.length * H + 15, class: "soft", "text-anchor": last ? "end" : "start" }, body, time(t));
       }
-      for (const [engine, start, end, layer] of D.spans) {
+      for (const [engine, start, end, layer] of spans) {
         if (end < from || start > to || end <= start) continue;
         const r = svg("rect", { x: x(start), y: lanes.indexOf(engine) * H + 4, width: Math.max(0.4, (end - start) * k), height: H - 8, fill: COLOURS[engine] || "#888" }, body);
-        hover(r, engine + ", " + time(end - start) + " from " + time(start) + "\n" + (typeof layer === "number" ? figures(D.layers[layer]) : layer));
+        hover(r, engine + ", " + time(end - start) + " from " + time(start) + "\n" + about(layer));
       }
     }
     root.addEventListener("wheel", (e) => {
@@ -63,7 +64,7 @@
       const at = from + (to - from) * Math.min(1, Math.max(0, ((e.clientX - box.left) / box.width * W - L) / (W - L)));
       const f = e.deltaY < 0 ? 0.8 : 1.25;
       from = Math.max(0, at - (at - from) * f);
-      to = Math.min(D.end, at + (to - at) * f);
+      to = Math.min(whole, at + (to - at) * f);
       draw();
     }, { passive: false });
     let drag = null;
@@ -73,11 +74,11 @@
       if (!drag) return;
       const span = drag[2] - drag[1];
       const moved = (drag[0] - e.clientX) / root.getBoundingClientRect().width * W / (W - L) * span;
-      from = Math.max(0, Math.min(D.end - span, drag[1] + moved));
+      from = Math.max(0, Math.min(whole - span, drag[1] + moved));
       to = from + span;
       draw();
     });
-    root.addEventListener("dblclick", () => { from = 0; to = D.end; draw(); });
+    root.addEventListener("dblclick", () => { from = 0; to = whole; draw(); });
     draw();
   }
 
@@ -179,7 +180,21 @@
       hover(r, `${v[0]}\n${v[1]}: ${bytes(v[6])} alive`);
     });
     svg("line", { x1: box.left, x2: box.right, y1: y(D.onchip), y2: y(D.onchip), stroke: "#1d2430", "stroke-dasharray": "5 3" }, root);
-    svg("text", { x: box.right, y: y(D.onchip) - 4, "text-anchor": "end" }, root, "on-chip memory, assumed: " + bytes(D.onchip));
+    svg("text", { x: box.right, y: y(D.onchip) - 4, "text-anchor": "end", class: "halo" }, root, "on-chip memory, assumed: " + bytes(D.onchip));
+  }
+
+  function alive() {
+    const S = D.stream, root = svg("svg", { viewBox: "0 0 1150 240", role: "img", "aria-label": "tiles on chip" }, document.getElementById("alive"));
+    const box = { left: 70, right: 1105, top: 24, bottom: 200 }, n = S.memory.length, w = (box.right - box.left) / n;
+    const top = Math.max(D.onchip * 1.1, ...S.memory), y = (v) => box.bottom - v / top * (box.bottom - box.top);
+    const xs = []; for (let i = 0; i <= n; i += Math.max(1, Math.ceil(n / 8))) xs.push([box.left + i * w, time(i * S.end / n)]);
+    axes(root, box, xs, [0, 0.25, 0.5, 0.75, 1].map((f) => [y(f * top), bytes(f * top)]), "", "bytes of tiles alive");
+    S.memory.forEach((v, i) => {
+      const r = svg("rect", { x: box.left + i * w, width: Math.max(0.4, w - 0.2), y: y(v), height: box.bottom - y(v), fill: COLOURS.vector }, root);
+      hover(r, `${time(i * S.end / n)}: ${bytes(v)} alive`);
+    });
+    svg("line", { x1: box.left, x2: box.right, y1: y(D.onchip), y2: y(D.onchip), stroke: "#1d2430", "stroke-dasharray": "5 3" }, root);
+    svg("text", { x: box.right, y: y(D.onchip) - 4, "text-anchor": "end", class: "halo" }, root, "on-chip memory, assumed: " + bytes(D.onchip));
   }
 
   function graph() {
@@ -200,5 +215,10 @@
     }
   }
 
-  timeline(); table(); roofline(); traffic(); memory(); graph();
+  timeline("timeline", D.spans, D.end, (l) => typeof l === "number" ? figures(D.layers[l]) : l);
+  if (D.stream) {
+    timeline("commands", D.stream.ran, D.stream.end, (l) => l);
+    alive();
+  }
+  table(); roofline(); traffic(); memory(); graph();
 })();

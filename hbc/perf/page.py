@@ -15,10 +15,14 @@ from hbc_runtime.program import Model
 from .estimate import Estimate
 from .fields import COMPUTING, bandwidth, busy, interval, layer_numbers, run_end
 from .graph import graph_of
+from .stream import Replay, sampled
 
+SAMPLES = 400  # of the memory over time
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 SECTIONS = (
     ("timeline", "Timeline", "Each lane is an engine. Wheel to zoom, drag to move, double click for the whole run."),
+    ("commands", "Command stream", "The tiler's commands replayed at the same rates: engines side by side. {stream}"),
+    ("alive", "On-chip memory over time", "Bytes of tiles that are written and still to be read, in that replay."),
     ("table", "Layers", "Click a column to sort by it."),
     ("roofline", "Roofline", "Each dot is a layer: operations for each DDR byte, and what it reaches of the roof."),
     ("traffic", "DDR traffic", "Megabytes a second over the run."),
@@ -31,14 +35,17 @@ SECTIONS = (
 )
 
 
-def page(e: Estimate, model: Model) -> str:
-    """The whole document."""
+STREAM = ("commands", "alive")  # sections of a replayed command stream
+
+
+def page(e: Estimate, model: Model, stream: Replay | None = None) -> str:
+    """The whole document; with `stream` what its commands do and what they keep on chip."""
     title = f"hbc perf: {_text(e.model)} on {_text(e.board.name)}"
     parts = [
         f"<header><h1>{title}</h1></header>",
         f"<section><h2>Summary</h2><table class=sum>{_summary(e)}</table></section>",
-        *(f'<section><h2>{h}</h2><p>{t}</p><div id="{i}" class=plot></div></section>' for i, h, t in SECTIONS),
-        f'<script type="application/json" id="data">{_data(e, model)}</script>',
+        *(_section(i, h, t, stream) for i, h, t in SECTIONS),
+        f'<script type="application/json" id="data">{_data(e, model, stream)}</script>',
         f"<script>{_file('page.js')}</script>",
     ]
     head = (
@@ -47,6 +54,22 @@ def page(e: Estimate, model: Model) -> str:
         f"<style>{_file('page.css')}</style>"
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def _section(name: str, heading: str, text: str, stream: Replay | None) -> str:
+    if name in STREAM and stream is None:
+        return ""
+    said = text.format(stream="" if stream is None else _text(stream_line(stream)))
+    return f'<section><h2>{heading}</h2><p>{said}</p><div id="{name}" class=plot></div></section>'
+
+
+def stream_line(stream: Replay) -> str:
+    """A replay in a sentence."""
+    busy = ", ".join(f"{engine} {100 * share:.0f} %" for engine, share in stream.busy().items() if share >= 0.005)
+    return (
+        f"{stream.commands} commands take {stream.end / 1e3:.3f} ms (busy: {busy}), load {human_bytes(stream.loaded)} "
+        f"and store {human_bytes(stream.stored)}, and use {human_bytes(stream.on_chip_bytes)} on chip."
+    )
 
 
 def summary_rows(e: Estimate) -> list[tuple[str, str]]:
@@ -72,7 +95,7 @@ def _summary(e: Estimate) -> str:
     return "".join(f"<tr><th>{_text(k)}</th><td>{_text(v)}</td></tr>" for k, v in summary_rows(e))
 
 
-def _data(e: Estimate, model: Model) -> str:
+def _data(e: Estimate, model: Model, stream: Replay | None) -> str:
     """What the script draws, as JSON that cannot end its element."""
     step = interval(e)
     data = {
@@ -89,6 +112,11 @@ def _data(e: Estimate, model: Model) -> str:
         "onchip": e.board.spec.on_chip_bytes,
         "nodes": [[n.name, n.kind, n.device, n.inputs, n.row, n.column, n.live] for n in graph_of(model)],
     }
+    if stream is not None:
+        ran = [
+            [r.engine, r.start, r.end, r.layer + (f": {r.count} commands" if r.count > 1 else "")] for r in stream.ran
+        ]
+        data["stream"] = {"end": stream.end, "ran": ran, "memory": sampled(stream.memory, stream.end, SAMPLES)}
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 

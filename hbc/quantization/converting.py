@@ -46,7 +46,7 @@ def _proto(
     require_prepared(model, verb)
     require_calibrated(model)
     args = arguments(example_inputs)
-    model.meta["interface"].leaves(args)
+    model.meta["interface"].leaves(args)  # type: ignore[index, union-attr]
     check_devices(model, args)
     return to_onnx(as_graph(model, args), args, name, outputs, form)
 

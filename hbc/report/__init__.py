@@ -14,6 +14,7 @@ from .rows import (
     OutputRow,
     RequantizeRow,
     SegmentRow,
+    StreamRow,
     TableRow,
     TensorRow,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Report",
     "RequantizeRow",
     "SegmentRow",
+    "StreamRow",
     "TableRow",
     "TensorRow",
     "constant_operands",

@@ -26,6 +26,7 @@ from .rows import (
     OutputRow,
     RequantizeRow,
     SegmentRow,
+    StreamRow,
     TableRow,
     TensorRow,
 )
@@ -39,8 +40,8 @@ class Report:
     `nodes`: every node of the model; `groups`: those that run, by the computations that they became. `affine`: tensors
     with a zero point, which a real BPU would refuse (NUMERICS D1). `requantized`: tensors that get another scale in a
     step of their own. `constants`: those whose integers or scales aren't the model's. `tables`: nodes that became
-    look-ups. `wide`: accumulators that may pass 32 bits and then saturate (NUMERICS D3). Bytes are of the arena, of the
-    constants, and of the file where it has been written.
+    look-ups. `wide`: accumulators that may pass 32 bits and then saturate (NUMERICS D3). `streams`: how each BPU
+    segment is cut into commands. Bytes are of the arena, of the constants, and of the file where it has been written.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Report:
     constant_bytes: int
     notes: tuple[str, ...] = ()
     file_bytes: int | None = None
+    streams: tuple[StreamRow, ...] = ()
 
     @staticmethod
     def of(
@@ -98,6 +100,10 @@ class Report:
         """The same report, once the file is written."""
         return dataclasses.replace(self, file_bytes=size)
 
+    def with_streams(self, streams: tuple[StreamRow, ...]) -> Report:
+        """The same report, once the segments are cut into commands."""
+        return dataclasses.replace(self, streams=streams)
+
     @property
     def placed(self) -> dict[str, int]:
         """How many of the user's nodes run on each device; nodes that only quantise are not counted."""
@@ -117,7 +123,17 @@ class Report:
             f"nodes      {placed}",
             f"work       {human_count(self.macs)} MACs, {', '.join(work)}",
             f"memory     {human_bytes(self.arena_bytes)} arena, {human_bytes(self.constant_bytes)} constants",
+            *self._tiles(),
         ]
+
+    def _tiles(self) -> list[str]:
+        """A line on the command streams, where there are any."""
+        streams = [s for s in self.streams if not s.refused]
+        if not streams:
+            return []
+        moved = sum(s.loaded_bytes + s.stored_bytes for s in streams)
+        count, chip = sum(s.commands for s in streams), max(s.on_chip_bytes for s in streams)
+        return [f"tiles      {plural(count, 'command')}, {human_bytes(chip)} on chip, {human_bytes(moved)} by DDR"]
 
     def warnings(self) -> list[str]:
         """What the user should know without asking, in lines of what, and what to try."""
@@ -137,7 +153,8 @@ class Report:
             found.append(
                 f"{plural(len(on_cpu), 'node')} on the CPU, not the BPU: {names}\n   = try:  --explain says why"
             )
-        return found
+        bare = [s for s in self.streams if s.refused]
+        return found + [f"{s.segment} has no command stream: {s.refused}" for s in bare]
 
     def __str__(self) -> str:
         notes = [f"warning: {w}" for w in self.warnings()]

@@ -80,9 +80,18 @@ def layer_rows(ops: Sequence[Op], order: Sequence[NodeRow], macs: Mapping[str, i
     for op in running:
         for node in source_nodes(op.loc):
             by_node.setdefault(node.node, []).append(op)
-    kinds = {n.node: n for n in order}
+    kinds = _by_name(order)
     groups = {id(members): members for members in group.values()}.values()
     return tuple(_layer(_in_order(members, kinds), kinds, by_node, macs) for members in groups)
+
+
+def _by_name(order: Sequence[NodeRow]) -> dict[str, NodeRow]:
+    """The rows by name. A weight may be called as the node that reads it: then the one that runs is meant."""
+    found: dict[str, NodeRow] = {}
+    for n in order:
+        if n.node not in found or found[n.node].device == FOLDED:
+            found[n.node] = n
+    return found
 
 
 def _shown(n: NodeRow) -> bool:

@@ -115,3 +115,18 @@ class SegmentRow:
     macs: int = 0
     arena_bytes: int = 0
     constant_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class StreamRow:
+    """One segment's command stream: its commands, the on-chip memory that they take, bytes from and to DDR, and its
+    time at the march's peak rates; `refused` says why a segment has none.
+    """
+
+    segment: str
+    commands: int = 0
+    on_chip_bytes: int = 0
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+    peak_us: float = 0.0
+    refused: str = ""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..commands import CommandStream
 from ..isa import Instruction
 from ..program import ALIGN, BpuSegment, BuildInfo, Model, NativeCode, Program, Segment, Tensor, TensorInfo
+from ..stream.sound import check_streams
 from ..types import Quant
 from ._generated import schema_generated
 from .attributes import Kind, encode
@@ -28,8 +29,12 @@ _ATTRIBUTE = np.dtype(  # schema.fbs, struct Attribute
 
 
 def write(program: Program) -> bytes:
-    """The container of `program`. Raises ValueError where `read` would refuse the result, saying which part and why."""
+    """The container of `program`. Raises ValueError where `read` would refuse the result, saying which part and why.
+
+    Command streams are checked, too, which `read` does not do: a run does not need them.
+    """
     check_program(program)
+    check_streams(program)
     return encode_program(program)
 
 

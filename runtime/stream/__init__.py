@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from .check import check_commands
 from .emulate import TileEngine, run_commands
+from .sound import check_streams
 
-__all__ = ["TileEngine", "check_commands", "run_commands"]
+__all__ = ["TileEngine", "check_commands", "check_streams", "run_commands"]

@@ -9,9 +9,10 @@ not overwritten before it was; at the end it holds all that others read.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
@@ -24,15 +25,23 @@ from .needs import Spans, full, needs
 from .views import Roots
 
 ENGINES = len(Engine)
+MOST_STEPS = 1 << 25  # comparisons; what compilers write takes a thousandth, and a forged file must not hang a reader
+MOST_CELLS = 1 << 24
 
 
 @dataclass
 class _Held:
-    """A tile on chip: who wrote it, and who read it."""
+    """Bytes on chip: the tile that they hold, who wrote it, and who read it.
 
-    tile: Tile
+    Where a part of a tile is overwritten, the rest holds no tile any more, but whoever used it may still be at it.
+    """
+
+    begin: int
+    end: int
+    tile: Tile | None
     writer: int
     readers: list[int] = field(default_factory=list)
+    name: str = ""
 
 
 @dataclass
@@ -70,7 +79,9 @@ class _Check:
         self.ended: list[list[int]] = []  # per command and engine: the last command that has ended when it has
         self.begun: list[list[int]] = []  # … when it begins
         self.last = [-1] * ENGINES
-        self.held: list[_Held] = []  # on chip, in order of their addresses
+        self.held: dict[int, _Held] = {}  # on chip, by address
+        self.addresses: list[int] = []  # theirs, ascending
+        self.steps = 0
         self.homes: dict[int, _Home] = {}
         self.places = {p.tensor: p.offset for p in stream.places}
         self.made: dict[int, list[Spans]] = defaultdict(list)  # per root: boxes that commands make
@@ -91,6 +102,12 @@ class _Check:
     def _fail(self, what: str) -> NoReturn:
         msg = f"{self.where}: {what}"
         raise ValueError(msg)
+
+    def _spend(self, steps: int) -> None:
+        """Count comparisons. ValueError where the stream takes too many."""
+        self.steps += steps
+        if self.steps > MOST_STEPS:
+            self._fail(f"checking the stream takes more than {MOST_STEPS} comparisons")
 
     def _name(self, tensor: int) -> str:
         return f"{self.model.tensors[tensor].name!r} (tensor {tensor})"
@@ -169,28 +186,34 @@ class _Check:
 
     def _read(self, number: int, tile: Tile) -> None:
         """A tile that is on chip, written by someone who has ended."""
-        for held in self.held:
-            if held.tile == tile:
-                if not self._after(held.writer, number):
-                    self._fail(f"it does not wait for command {held.writer}, which writes {self._text(tile)}")
-                held.readers.append(number)
-                return
-        self._fail(f"it reads {self._text(tile)}, which is not on chip")
+        held = self.held.get(tile.address)
+        if held is None or held.tile != tile:
+            self._fail(f"it reads {self._text(tile)}, which is not on chip")
+        if not self._after(held.writer, number):
+            self._fail(f"it does not wait for command {held.writer}, which writes {self._text(tile)}")
+        held.readers.append(number)
 
     def _write(self, number: int, tile: Tile) -> None:
         """A tile in memory that nobody uses any more. Whatever lay there is gone."""
-        end = tile.address + tile.nbytes
-        kept = []
-        for held in self.held:
-            if held.tile.address >= end or held.tile.address + held.tile.nbytes <= tile.address:
-                kept.append(held)
-                continue
+        begin, end = tile.address, tile.address + tile.nbytes
+        first = bisect_left(self.addresses, begin)
+        if first and self.held[self.addresses[first - 1]].end > begin:
+            first -= 1
+        last = bisect_left(self.addresses, end)
+        rest = [_Held(begin, end, tile, number, name=self._text(tile))]
+        for held in [self.held.pop(a) for a in self.addresses[first:last]]:
             if held.writer == number:
-                self._fail(f"two of its results overlap: {self._text(tile)}, {self._text(held.tile)}")
+                self._fail(f"two of its results overlap: {self._text(tile)}, {held.name}")
+            self._spend(1 + len(held.readers))
             for other in (held.writer, *held.readers):
                 if other == number or not self._after(other, number):
-                    self._fail(f"it overwrites {self._text(held.tile)}, which command {other} may still be using")
-        self.held = [*kept, _Held(tile, number)]
+                    self._fail(f"it overwrites {held.name}, which command {other} may still be using")
+            if held.begin < begin:
+                rest.insert(0, replace(held, end=begin, tile=None))
+            if end < held.end:
+                rest.append(replace(held, begin=end, tile=None))
+        self.addresses[first:last] = [r.begin for r in rest]
+        self.held.update((r.begin, r) for r in rest)
 
     def _text(self, tile: Tile) -> str:
         return f"{self._name(tile.tensor)} from {tile.start} at byte {tile.address}"
@@ -202,6 +225,7 @@ class _Check:
         box = _spans(c.outputs[0])
         self._makes(c.instruction, op.outputs[0], box)
         pieces: dict[int, list[Spans]] = defaultdict(list)
+        self._spend(len(c.inputs) * (1 + len(op.inputs)))
         for tile in c.inputs:
             pieces[self.roots.root(tile.tensor)].append(self._in_root(tile.tensor, _spans(tile)))
         try:
@@ -256,6 +280,7 @@ class _Check:
         home.touched.append(number)
         if home.given:
             return
+        self._spend(len(home.written))
         before = [b for b, writer in home.written if self._after(writer, number)]
         if not covers(before, box):
             self._fail(f"it reads {self._name(tensor)} from DDR before all of it is there")
@@ -265,9 +290,11 @@ class _Check:
         home = self._home(root)
         if home.buffer[0] in {"INPUT", "CONSTANT"} or (home.given and not home.written):
             self._fail(f"it writes {self._name(tensor)}, which is given")
+        self._spend(len(self.homes))
         for other, found in list(self.homes.items()):
             if other == root or found.buffer != home.buffer or found.end <= home.begin or home.end <= found.begin:
                 continue
+            self._spend(len(found.touched))
             for user in found.touched:
                 if not self._after(user, number):
                     self._fail(f"in DDR it overwrites {self._name(other)}, which command {user} may still be using")
@@ -296,7 +323,11 @@ class _Check:
         self._fixed = {self.roots.root(i) for i in self._others} | {
             i for i, t in enumerate(model.tensors) if t.storage is Storage.CONSTANT
         }
+        if len({p.tensor for p in self.stream.places}) < len(self.stream.places):
+            self._fail("a tensor has two places")
         for place in self.stream.places:
+            if not 0 <= place.tensor < len(model.tensors) or model.tensors[place.tensor].is_dynamic:
+                self._fail(f"a place for tensor {place.tensor}, which there is not, or whose size is open")
             end = place.offset + model.tensors[place.tensor].nbytes
             if place.offset < 0 or place.offset % 8 or end > self.stream.scratch_bytes:
                 self._fail(f"the place of {self._name(place.tensor)} is outside the scratch memory, or not aligned")
@@ -401,6 +432,9 @@ def covers(pieces: Sequence[Spans], box: Spans) -> bool:
     if not near:
         return False
     cuts = [sorted({lo, hi, *(min(max(e, lo), hi) for p in near for e in p[k])}) for k, (lo, hi) in enumerate(box)]
+    if math.prod(len(c) - 1 for c in cuts) > MOST_CELLS:
+        msg = f"a read of {len(near)} tiles, which cut one another into more than {MOST_CELLS} cells"
+        raise ValueError(msg)
     places = [{at: n for n, at in enumerate(c)} for c in cuts]
     cells = np.zeros([len(c) - 1 for c in cuts], bool)
     for p in near:
@@ -414,9 +448,11 @@ def overlap(boxes: Sequence[Spans]) -> bool:
     if len(boxes) < 2 or not boxes[0]:
         return len(boxes) > 1
     array = np.array(boxes, np.int64)
-    array = array[np.argsort(array[:, 0, 0], kind="stable")]
+    axis = int(np.argmax([len(np.unique(array[:, k, 0])) for k in range(array.shape[1])]))
+    array = array[np.argsort(array[:, axis, 0], kind="stable")]
+    behind = np.searchsorted(array[:, axis, 0], array[:, axis, 1])  # whoever begins later shares nothing
     for i in range(len(array) - 1):
-        rest = array[i + 1 :]
+        rest = array[i + 1 : behind[i]]
         if ((rest[:, :, 0] < array[i, :, 1]) & (array[i, :, 0] < rest[:, :, 1])).all(axis=1).any():
             return True
     return False

@@ -18,6 +18,7 @@ from ..program import Model
 
 Span = tuple[int, int]
 Spans = tuple[Span, ...]
+MOST_POSITIONS = 1 << 24  # that are looked at for one box
 Needs = list["Spans | None"]  # per operand; None where it is left out
 
 
@@ -33,9 +34,16 @@ def hull(positions: npt.NDArray[np.int64], size: int) -> Span:
     return (int(inside.min()), int(inside.max()) + 1) if inside.size else (0, 0)
 
 
+def _require_few(positions: int) -> None:
+    if positions > MOST_POSITIONS:
+        msg = f"a box of {positions} positions is more than is checked at once, {MOST_POSITIONS}"
+        raise ValueError(msg)
+
+
 @lru_cache(maxsize=4096)
 def taps(out: Span, size: int, kernel: int, stride: int, pad: int, dilation: int) -> Span:
     """Positions that the windows `out` of a convolution or pool read."""
+    _require_few((out[1] - out[0]) * kernel)
     first = np.arange(*out) * stride - pad
     return hull(first[:, None] + np.arange(kernel) * dilation, size)
 
@@ -43,6 +51,7 @@ def taps(out: Span, size: int, kernel: int, stride: int, pad: int, dilation: int
 @lru_cache(maxsize=4096)
 def sources(out: Span, size: int, kernel: int, stride: int, pad: int, dilation: int) -> Span:
     """Positions that a transposed convolution spreads into `out`."""
+    _require_few((out[1] - out[0]) * kernel)
     steps = (np.arange(*out) + pad)[:, None] - np.arange(kernel) * dilation
     return hull(steps[steps % stride == 0] // stride, size)
 
@@ -184,6 +193,7 @@ def runs(box: Spans, shape: Sequence[int]) -> tuple[npt.NDArray[np.int64], int]:
     if axes:
         axes -= 1
         length *= box[axes][1] - box[axes][0]
+    _require_few(math.prod(hi - lo for lo, hi in box[:axes]))
     inner = math.prod(shape[axes + 1 :])
     first = np.array([box[axes][0] * inner if axes < len(shape) else 0], np.int64)
     for axis in reversed(range(axes)):

@@ -64,7 +64,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_manual_has_every_option(verb: str) -> None:
-    command = importlib.import_module(f"hbc.cli.{verb}").command
+    command = importlib.import_module(f"hbc.cli.{verb.replace('-', '_')}").command
     manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     section = manual.split(f"\n## {verb}\n")[1].split("\n## ")[0]
     common = {"--help", "--quiet", "--verbose"}

@@ -133,7 +133,7 @@ def test_training_code_fake_quantises_as_onnx_says() -> None:
 
 @pytest.mark.slow
 def test_demo_script_works_in_a_fresh_checkout(tmp_path: Path) -> None:
-    """From another folder, with nothing but this Python: its own environment, the compile, the accuracies."""
+    """From another folder, with nothing but this Python: its own environment, the compiles, lanes and accuracies."""
     checkout = tmp_path / "fresh checkout"  # a space in the path must not matter
     copy_tree(checkout)
     environment = {**os.environ, "PYTHON": sys.executable}
@@ -145,6 +145,12 @@ def test_demo_script_works_in_a_fresh_checkout(tmp_path: Path) -> None:
     assert "360 held-out digits" in done.stdout
     assert "integers (hbc)" in done.stdout
     assert (checkout / "build" / "digits.hbm").stat().st_size > 0
+    assert "3 lanes in examples/laneaf/scenes/car.png" in done.stdout
+    assert "100 held-out scenes: F1 9" in done.stdout
+    assert (checkout / "build" / "lanes.png").read_bytes().startswith(b"\x89PNG")
+    python = checkout / ".venv-demo" / "bin" / "python"
+    has_torch = [python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"]
+    assert subprocess.run(has_torch, cwd=tmp_path, check=False).returncode == 0, "the demo installed PyTorch"
 
 
 def copy_tree(to: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -370,3 +371,14 @@ def test_hints_of_tails_stand_in_the_qconfigs() -> None:
 def test_shared_weights_are_told() -> None:
     _, made, _ = prepared_of("shared")
     assert any("shared by 2 calls" in u for u in debug.check_qconfig(made).row("shared").unusual)
+
+
+def test_everything_on_one_page(tmp_path: Path) -> None:
+    model, made, batches = prepared_of("residual")
+    reports = debug.profile(model, made, batches, tmp_path / "page.html", steps=2, progress=False)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert len({r.title for r in reports}) == len(reports) == 10
+    assert all(f'<a href="#r{i}">{r.title}</a>' in text for i, r in enumerate(reports))
+    assert "Residual on nash-e" in text
+    cases = next(r for r in reports if r.title == "Bad cases")
+    assert len(cases.rows) == 4  # two batches of two

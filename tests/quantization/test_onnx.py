@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ CASES = {
 }
 
 
+@cache
 def prepared(name: str) -> tuple[Any, Any]:
     kind, setter = CASES[name]
     model, batches = built(kind)

@@ -41,12 +41,8 @@ class Target:
 
     def legal(self, op: Op) -> Rejection | None:
         """The first constraint that `op` breaks, or None."""
-        for rule in RULES:
-            if isinstance(op, rule.classes):
-                found = rule.check(op, self.march)
-                if found is not None:
-                    return found
-        return None
+        found = next((r for rule in RULES if (r := rule.refusal(op, self.march)) is not None), None)
+        return None if found is None else found.rejection
 
     def lower(self, module: Module) -> int:
         """Ops placed on the BPU or the host become instructions."""

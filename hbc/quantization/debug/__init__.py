@@ -29,6 +29,7 @@ from .sensitive import SensitivityReport, SensitivityRow, sensitivity
 from .stepwise import PartRow, kept_float, lut_only, stepwise, tables_of
 from .unfused import UnfusedRow, check_unfused
 from .weights import WeightRow, compare_weights
+from .whole import profile
 
 __all__ = [
     "AdviceReport",
@@ -55,6 +56,7 @@ __all__ = [
     "compare_weights",
     "kept_float",
     "lut_only",
+    "profile",
     "ranked",
     "sensitivity",
     "statistics",

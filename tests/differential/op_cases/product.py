@@ -24,12 +24,13 @@ def biases(d: Draw, case: OpCase, shape: Shape) -> list[str]:
 
 
 def convolution(d: Draw) -> OpCase:
-    """1-D to 3-D; groups, depthwise; any strides, dilations and pads; batches; per-channel weights."""
+    """1-D to 3-D; groups, depthwise; any strides or dilations, and pads; batches; per-channel weights."""
     rank, group = d.int(1, 3), d.of(1, 1, 2, 3)
     per_group = d.of(1, 2, 5)
     cin, out = group * per_group, group * d.int(1, 3)
     kernel = tuple(d.ints(rank, 1, 3))
     attrs = {"strides": d.ints(rank, 1, 3), "dilations": d.ints(rank, 1, 2), "pads": d.ints(2 * rank, 0, 2)}
+    attrs["strides"] = [s if k == 1 else 1 for s, k in zip(attrs["strides"], attrs["dilations"], strict=True)]
     size = [(k - 1) * 2 + 1 + d.int(0, 3) for k in kernel]
     case, by = OpCase(), d.far()
     x, w = d.activation(case, (d.int(1, 2), cin, *size), by), d.weight(case, (out, per_group, *kernel))

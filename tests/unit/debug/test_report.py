@@ -16,6 +16,7 @@ from rich.console import Console
 from hbc.debug import DETAIL, Column, Figure, Report, write_page
 from hbc.debug.cells import blocks, number, quanta
 from hbc.debug.figures import bars, ranges, spark
+from hbc.diagnostics import OptionError
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,13 @@ def test_reports_share_a_page(tmp_path: Path) -> None:
     assert {"r0", "r1", "r1-t2"} <= set(ids)
 
 
+def test_a_report_without_rows_has_no_table(tmp_path: Path) -> None:
+    Report("Empty", "", COLUMNS, (), ("nothing is flagged",)).to_html(tmp_path / "r.html")
+    page = Parsed((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert [tag for tag, _ in page.tags if tag == "table"] == []
+    assert {"nothing is flagged", "none flagged"} <= set(page.texts)
+
+
 def test_str_is_the_table_and_the_notes() -> None:
     text = str(REPORT)
     assert "a note & more" in text
@@ -130,7 +138,7 @@ def test_everything_shows_details_and_limit_cuts() -> None:
 def test_rows_by_name_and_flags() -> None:
     assert REPORT.row("c") is ROWS[2]
     assert REPORT.flagged == (ROWS[0], ROWS[2])
-    with pytest.raises(KeyError):
+    with pytest.raises(OptionError, match="nonesuch"):
         REPORT.row("nonesuch")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -13,13 +12,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
 
-from hbc.backend.bpu.march import MARCHES
 from hbc.driver import compile_model
 from hbc.options import CompileOptions
 from hbc.perf import as_json, board_named, boards, estimate, page
@@ -27,40 +23,11 @@ from hbc.perf.estimate import Estimate
 from hbc.perf.simulate import run_segment
 from hbc.perf.work import Work
 from hbc_runtime.commands import Engine
-from hbc_runtime.program import Program
 from tests.e2e.command import hbc
 from tests.shared_data import shared
+from tests.unit.perf.nets import fast, net
 
 ROOT = Path(__file__).parents[3]
-
-
-def net(width: int = 8, tail: str | None = None) -> bytes:
-    """images [1,3,16,16] → Conv 3×3 → Sigmoid·x → Conv 1×1 → [tail], in reals."""
-    rng = np.random.default_rng(0)
-    weights = {"w0": rng.normal(size=(width, 3, 3, 3)), "w1": rng.normal(size=(4, width, 1, 1))}
-    nodes = [
-        helper.make_node("Conv", ["images", "w0"], ["c0"], "conv<0>", pads=[1, 1, 1, 1]),
-        helper.make_node("Sigmoid", ["c0"], ["s0"], "sigmoid"),
-        helper.make_node("Mul", ["c0", "s0"], ["a0"], "mul"),
-        helper.make_node("Conv", ["a0", "w1"], ["c1"], "head"),
-    ]
-    if tail is not None:
-        nodes.append(helper.make_node(tail, ["c1"], ["y"], "tail", axis=1))
-    out = "c1" if tail is None else "y"
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 16, 16])],
-        [helper.make_tensor_value_info(out, TensorProto.FLOAT, [1, 4, 16, 16])],
-        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.checker.check_model(model)
-    return model.SerializeToString()
-
-
-def fast(data: bytes, march: str = "bayes-e") -> Program:
-    return compile_model(data, CompileOptions(march=march, fast_perf=True)).program
 
 
 def bpu_layers(e: Estimate) -> list[tuple[Work, float]]:
@@ -113,28 +80,6 @@ def test_time_grows_with_macs_and_with_bytes(macs: int, nbytes: int, more_macs: 
         far = run_segment([work(macs + 10**13, nbytes + 10**10)], board, 0.0)[0].end
         assert far > less
         assert far >= (macs + 10**13) / (board.spec.macs_per_cycle * board.spec.clock_mhz)
-
-
-def test_boards_have_at_most_eight_free_numbers_and_say_when_they_were_fitted() -> None:
-    stored = json.loads((ROOT / "hbc" / "perf" / "boards.json").read_text(encoding="utf-8"))
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", stored["fitted"])
-    assert set(stored["boards"]) == {"x3", "x5", "j6e", "s100", "s100p"}
-    for entry in stored["boards"].values():
-        assert len(entry["rates"]) <= 8
-        assert entry["march"] in MARCHES
-        assert all(math.isfinite(r["error"]) and math.isfinite(r["left_out"]) for r in entry["rows"])
-
-
-BARS = {"x3": (10, 30), "x5": (9, 28), "s100": (3, 8), "j6e": (8, 18), "s100p": (3, 10)}
-
-
-@pytest.mark.parametrize("name", BARS)
-def test_the_vendors_rows_are_met(name: str) -> None:
-    """Median and 90th percentile of the error on the vendor's rows, as fitted, and the order of models."""
-    entry = json.loads((ROOT / "hbc" / "perf" / "boards.json").read_text(encoding="utf-8"))["boards"][name]
-    assert entry["vendor"][0] <= BARS[name][0]
-    assert entry["vendor"][1] <= BARS[name][1]
-    assert entry["rank"] >= 0.97
 
 
 def test_the_fit_and_the_simulation_are_one_formula() -> None:

@@ -110,7 +110,7 @@ def a_smaller_tile(s: CommandStream) -> CommandStream:
 
 
 def made_twice(s: CommandStream) -> CommandStream:
-    at = first(s, lambda c: c.engine in COMPUTE)
+    at = [i for i, c in enumerate(s.commands) if c.engine in COMPUTE][-1]  # nobody overwrites what it reads
     again = replace(s.commands[at], waits=(at,))
     room = replace(again.outputs[0], address=s.on_chip_bytes)
     later = tuple(

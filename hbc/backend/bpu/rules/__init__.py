@@ -1,6 +1,16 @@
 """What the BPU takes: every legality rule, in the order in which they are asked."""
 
-from . import conv, dtypes, norm, pool, sample, select
-from .registry import Rule
+from . import conv, dtypes, move, norm, pool, sample, select
+from .registry import Refusal, Rule
 
-RULES: tuple[Rule, ...] = (*dtypes.RULES, *conv.RULES, *norm.RULES, *pool.RULES, *sample.RULES, *select.RULES)
+RULES: tuple[Rule, ...] = (
+    *dtypes.RULES,
+    *conv.RULES,
+    *norm.RULES,
+    *pool.RULES,
+    *move.RULES,
+    *sample.RULES,
+    *select.RULES,
+)
+
+__all__ = ["RULES", "Refusal", "Rule"]

@@ -22,7 +22,10 @@ WEIGHTED = (ops.Conv2d, ops.ConvTranspose2d, ops.Linear)
 
 @legal(*ACTIVATIONS)
 def activation_dtype(op: Op, march: MarchSpec) -> Rejection | None:
-    """Activations on {march.name} are {march.activation_names}."""
+    """Activations on {march.name} are {march.activation_names}.
+
+    Try: quantise the tensor to {march.activation_names}.
+    """
     for value in (*op.operands, *op.results):
         if value is None or value.defined_by(ops.Const) or value.type.dtype is DType.I32:
             continue
@@ -35,33 +38,41 @@ def activation_dtype(op: Op, march: MarchSpec) -> Rejection | None:
 
 @legal(*WEIGHTED)
 def weight_dtype(op: Op, march: MarchSpec) -> Rejection | None:
-    """Weights on {march.name} are {march.weight_names}, and never i16 beside i16 activations."""
+    """Weights on {march.name} are {march.weight_names}, and never i16 beside i16 activations.
+
+    Try: quantise weights to int8.
+    """
     weight, x = op.operands[1], op.operands[0]
     assert weight is not None
     assert x is not None
     if weight.type.dtype is DType.I16 and x.type.dtype is DType.I16:
         return reject("Here both are i16.", "make one of them int8")
     if weight.type.dtype not in march.weights and weight.type.dtype is not DType.U8:
-        return reject(f"Here weights are {weight.type.dtype.text}.", "quantise weights to int8")
+        return reject(f"Here weights are {weight.type.dtype.text}.")
     return None
 
 
 @legal(ops.Matmul)
 def matmul_dtypes(op: ops.Matmul, march: MarchSpec) -> Rejection | None:
-    """A matmul takes at most one i16 operand."""
+    """A matmul takes at most one i16 operand.
+
+    Try: make one of them int8.
+    """
     if op.lhs.type.dtype is op.rhs.type.dtype is DType.I16:
-        return reject("Here both are i16.", "make one of them int8")
+        return reject("Here both are i16.")
     return None
 
 
 @legal(ops.Mul)
 def product_bits(op: ops.Mul, march: MarchSpec) -> Rejection | None:
-    """The product of two integers, zero points taken off, fits 32 bits."""
+    """The product of two integers, zero points taken off, fits 32 bits.
+
+    Try: quantise one of them to int8, or both with a zero point of 0.
+    """
     reach = [_reach(t.dtype, t.quant) for t in (op.lhs.type, op.rhs.type) if t.quant is not None]
     if math.prod(reach) < 1 << 31:
         return None
-    reason = f"Here they reach {' and '.join(map(str, reach))}."
-    return reject(reason, "quantise one of them to int8, or both with a zero point of 0")
+    return reject(f"Here they reach {' and '.join(map(str, reach))}.")
 
 
 def _reach(dtype: DType, quant: Quant) -> int:
@@ -71,9 +82,12 @@ def _reach(dtype: DType, quant: Quant) -> int:
 
 @legal(ops.ResizeLinear)
 def resize_dtype(op: ops.ResizeLinear, march: MarchSpec) -> Rejection | None:
-    """A bilinear resize takes i8."""
+    """A bilinear resize takes i8.
+
+    Try: quantise its operand to int8.
+    """
     dtype = op.x.type.dtype
-    return None if dtype is DType.I8 else reject(f"Here it is {dtype.text}.", "quantise its operand to int8")
+    return None if dtype is DType.I8 else reject(f"Here it is {dtype.text}.")
 
 
 RULES = (activation_dtype, weight_dtype, matmul_dtypes, product_bits, resize_dtype)

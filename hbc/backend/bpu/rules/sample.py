@@ -13,30 +13,37 @@ MAX_SIDE = 1024  # [ops]
 MAX_AREA = 720 * 1024  # [ops]
 
 
-@legal(ops.GridSample)
+@legal(ops.GridSample, where=lambda march: not march.has_grid_sample)
 def has_grid_sample(op: ops.GridSample, march: MarchSpec) -> Rejection | None:
-    """bernoulli2 does not sample by a grid."""
-    if march.has_grid_sample:
-        return None
-    return reject(f"Here the march is {march.name}.", "compile for bayes or nash, or sample outside the model")
+    """{march.name} does not sample by a grid.
+
+    Try: compile for bayes or nash, or sample outside the model.
+    """
+    return reject("")
 
 
 @legal(ops.GridSample)
 def grid_sample_size(op: ops.GridSample, march: MarchSpec) -> Rejection | None:
-    """A grid sample reads images of at most 1024 rows and columns, and 720·1024 pixels."""
+    """A grid sample reads images of at most 1024 rows and columns, and 720·1024 pixels.
+
+    Try: resize the image before, or cut it into tiles.
+    """
     h, w = op.x.type.shape[2:]
     if max(h, w) <= MAX_SIDE and h * w <= MAX_AREA:
         return None
-    return reject(f"Here they are {h}x{w}.", "resize the image before, or cut it into tiles")
+    return reject(f"Here they are {h}x{w}.")
 
 
 @legal(ops.GridSample)
 def grid_sample_dtype(op: ops.GridSample, march: MarchSpec) -> Rejection | None:
-    """A bilinear grid sample takes i8."""
+    """A bilinear grid sample takes i8.
+
+    Try: quantise its operand to int8.
+    """
     dtype = op.x.type.dtype
     if op.nearest or dtype in {DType.I8, DType.U8}:
         return None
-    return reject(f"Here it is {dtype.text}.", "quantise its operand to int8")
+    return reject(f"Here it is {dtype.text}.")
 
 
 RULES = (has_grid_sample, grid_sample_size, grid_sample_dtype)

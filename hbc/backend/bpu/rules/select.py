@@ -14,7 +14,10 @@ from .registry import legal, reject
 
 @legal(ops.Comparison, ops.Where, ops.ArgExtremum)
 def compared_dtype(op: Op, march: MarchSpec) -> Rejection | None:
-    """Comparisons, where and arg_max on {march.name} take {march.activation_names}; equal also takes bools."""
+    """Comparisons, where and arg_max on {march.name} take {march.activation_names}; equal also takes bools.
+
+    Try: quantise the tensor to {march.activation_names}.
+    """
     for value in op.operands[1:] if isinstance(op, ops.Where) else op.operands:
         assert value is not None
         dtype = value.type.dtype
@@ -26,18 +29,23 @@ def compared_dtype(op: Op, march: MarchSpec) -> Rejection | None:
 
 @legal(ops.Comparison, ops.Logical, ops.LogicalNot, ops.Where)
 def choice_rank(op: Op, march: MarchSpec) -> Rejection | None:
-    """Comparisons, logic and where have at most 6 axes."""
-    return reject(f"Here {op.out.type.rank}.", "merge axes by a reshape") if op.out.type.rank > MAX_RANK else None
+    """Comparisons, logic and where have at most 6 axes.
+
+    Try: merge axes by a reshape.
+    """
+    return reject(f"Here {op.out.type.rank}.") if op.out.type.rank > MAX_RANK else None
 
 
 @legal(ops.ArgExtremum)
 def arg_size(op: ops.ArgExtremum, march: MarchSpec) -> Rejection | None:
     """arg_max and arg_min run over at most {march.max_arg} elements; on bernoulli2, bayes and bayes-e over axis 1 of a
     tensor of 4 axes.
+
+    Try: reduce in two steps, or keep it outside the model.
     """
     count = op.x.type.shape[op.axis]
     if count > march.max_arg:
-        return reject(f"Here {count}.", "reduce in two steps, or keep it outside the model")
+        return reject(f"Here {count}.")
     if march.has_arg_of_any_axis or (op.x.type.rank == 4 and op.axis == 1):
         return None
     return reject(f"Here axis {op.axis} of {op.x.type.rank}.", "transpose it to axis 1 of [N,C,H,W]")

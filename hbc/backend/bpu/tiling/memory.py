@@ -58,36 +58,32 @@ class Memory:
         """
         best: tuple[float, int, int] | None = None
         spans = self.spans
-        for i in range(len(spans)):
-            cost, end = self._window(i, room, step, recent, None if best is None else best[0])
-            if end >= 0 and (best is None or cost < best[0]):
-                best = cost, i, end
-                if cost == 0.0:
+        costs = [self._cost(s, room, step, recent) for s in spans]
+        end, got, cost, dear = 0, 0, 0.0, 0  # the window from `first` to before `end`: bytes, cost, spans that cost
+        for first, span in enumerate(spans):
+            if end <= first:
+                end, got, cost, dear = first, 0, 0.0, 0
+            while end < len(spans) and got < room and costs[end] >= 0:
+                got, cost, dear = got + spans[end].end - spans[end].start, cost + costs[end], dear + (costs[end] > 0)
+                end += 1
+            if got >= room and (not dear or best is None or cost < best[0]):
+                best = cost, first, end - 1
+                if not dear:
                     break
+            if end > first:
+                got, cost, dear = got - (span.end - span.start), cost - costs[first], dear - (costs[first] > 0)
         if best is None:
             return None
         _, first, last = best
         leaving = [s.piece for s in spans[first : last + 1] if s.piece is not None]
         return spans[first].start, leaving
 
-    def _window(self, first: int, room: int, step: int, recent: int, limit: float | None) -> tuple[float, int]:
-        """Cost and last span of the window that begins with span `first`; −1 where there is none, or a cheaper one."""
-        cost, got = 0.0, 0
-        for i in range(first, len(self.spans)):
-            span = self.spans[i]
-            piece = span.piece
-            if piece is not None:
-                if piece.pinned:
-                    return cost, -1
-                cost += _loss(piece, step)
-            elif max(span.touched) >= recent:
-                cost += 0.5 * min(room, span.end - span.start)
-            if limit is not None and cost >= limit:
-                return cost, -1
-            got += span.end - span.start
-            if got >= room:
-                return cost, i
-        return cost, -1
+    def _cost(self, span: _Span, room: int, step: int, recent: int) -> float:
+        """What taking a span costs; below 0 where it cannot be taken."""
+        piece = span.piece
+        if piece is not None:
+            return -1.0 if piece.pinned else _loss(piece, step)
+        return 0.5 * min(room, span.end - span.start) if max(span.touched) >= recent else 0.0
 
     def put(self, piece: Piece) -> list[int]:
         """Take the memory of a new piece, which must be free; returns per engine who touched it last."""

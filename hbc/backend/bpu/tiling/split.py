@@ -27,12 +27,14 @@ ROWS_FIRST, CHANNELS_FIRST = (0, 1, 2, 3), (0, 3, 1, 2)  # of NHWC: axes from th
 class Budget:
     """Bytes of on-chip memory, the multiple that a tile's size is rounded up to, and how many tiles of a kind it holds.
 
-    `buffers` is 1 or, for double buffering, 2; `keeps` says that tensors stay on chip from layer to layer.
+    `buffers` is 1 or, for double buffering, 2; `weights` is the most that the weights of one step should take; `keeps`
+    says that tensors stay on chip from layer to layer.
     """
 
     on_chip: int
     align: int
     buffers: int
+    weights: int
     keeps: bool = False
 
     def rounded(self, nbytes: int) -> int:
@@ -117,7 +119,10 @@ def _candidates(model: Model, op: isa.Instruction, budget: Budget, moving: int, 
         found = largest(shape, fits, shape)
         return [found] if fits(middle(shape, found.block)) else []
     cuts = []
-    for channels in channel_blocks(model, op, march):
+    blocks = channel_blocks(model, op, march)
+    size = model.tensors[op.inputs[1]].nbytes
+    light = [c for c in blocks if size * c <= budget.weights * shape[3]]
+    for channels in light or blocks[-1:]:
         found = largest(shape, fits, (*shape[:3], channels))
         if fits(middle(shape, found.block)):
             cuts += [Cut(found.block, order) for order in (ROWS_FIRST, CHANNELS_FIRST)]
