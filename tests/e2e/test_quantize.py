@@ -48,7 +48,7 @@ def test_files_and_configuration(folder: Path) -> None:
     assert (done.status, done.err) == (0, "")
     report = json.loads(done.out)
     assert report["samples"] == 3
-    assert {t["name"] for t in report["tensors"] if t["dtype"] == "i16"} == {"relu2", "relu5"}
+    assert {t["name"] for t in report["tensors"] if t["dtype"] == "i16"} == {"relu2", "relu5/equalised"}
     assert report["bytes"] == (folder / "c.onnx").stat().st_size
     page = (folder / "c.html").read_text(encoding="utf-8")
     assert "http:" not in page.replace('"http:" + ', "")  # nothing is fetched
