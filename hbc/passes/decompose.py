@@ -10,6 +10,7 @@ from typing import ClassVar
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
 from hbc.ir.core import Module, Op, Value
+from hbc.ir.location import Loc
 from hbc.ir.ops.norm import grouped
 from hbc.ir.ops.shapes import along_channels
 from hbc.ir.rewriter import Rewriter
@@ -52,7 +53,7 @@ class Decompose(Pass):
         changes = 0
         for op in module.graph.walk(ops.Quantize):
             source = op.x.op
-            parts = _decomposed(source, op, target) if isinstance(source, (ops.Composite, ops.BatchNorm)) else None
+            parts = decomposed(source, op, target) if isinstance(source, (ops.Composite, ops.BatchNorm)) else None
             if not isinstance(parts, Parts):
                 continue
             rw = Rewriter(module.graph, op)
@@ -68,7 +69,7 @@ def why_not(op: ops.Composite, target: Target) -> Rejection:
     """Why a composite stays in reals."""
     for user in op.out.users:
         if isinstance(user, ops.Quantize):
-            found = _decomposed(op, user, target)
+            found = decomposed(op, user, target)
             if isinstance(found, Rejection):
                 return found
             found.drop()
@@ -76,8 +77,13 @@ def why_not(op: ops.Composite, target: Target) -> Rejection:
     return Rejection("its result is not quantised", quantise(op, "behind it"))
 
 
-def _decomposed(op: Op, quantize: ops.Quantize, target: Target) -> Parts | Rejection:
-    """The parts that stand for quantize(op), the last of them making the result; or why there are none."""
+def decomposed(
+    op: Op, quantize: ops.Quantize, target: Target, begin: Callable[[Loc], Parts] = Parts
+) -> Parts | Rejection:
+    """The parts that stand for quantize(op), the last of them making the result; or why there are none.
+
+    `begin` gives an empty `Parts`, for every form anew.
+    """
     x, out = activation_behind(op.operands[0]), quantize.out.type
     if x is None:
         name = (op.operands[0].name if op.operands[0] is not None else None) or "its operand"
@@ -91,17 +97,19 @@ def _decomposed(op: Op, quantize: ops.Quantize, target: Target) -> Parts | Rejec
     if target.semantics.is_onnx:
         return Rejection(f"{op.NAME} is computed in reals for --arith onnx", "compile with --arith bpu")
     found = target.legal(op)
-    return found or _best(op, x, out, limits_of(quantize), target)
+    return found or _best(op, x, out, limits_of(quantize), target, begin)
 
 
-def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target) -> Parts | Rejection:
+def _best(
+    op: Op, x: Value, out: TensorType, clip: Limits, target: Target, begin: Callable[[Loc], Parts]
+) -> Parts | Rejection:
     """The first form that is good, else the best that is within the limit."""
     forms = _forms(op, x, out, clip, target.semantics)
     if isinstance(forms, Rejection):
         return forms
     best, least, refused = None, math.inf, None
     for build in forms:
-        parts = Parts(op.loc)
+        parts = begin(op.loc)
         parts.error = build(parts)
         illegal = parts.rejection(target)
         if illegal is not None or parts.error >= least:
@@ -161,6 +169,7 @@ def _norm(op: Op, x: Value, sem: Semantics) -> tuple[TensorType, norm.Norm] | Re
     if not x.type.elements:
         return Rejection("its operand is empty")
     scale, bias = affine
+    bias = None if bias is None or not bias.any() else bias  # its scale would be 1, and z + 0 lose what that is coarser
     if isinstance(op, ops.norm.OverAxes):
         centred = isinstance(op, ops.LayerNorm)
         return x.type, norm.Norm(tuple(op.axes), op.epsilon, scale, bias, shape, centred=centred)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hbc_runtime import numerics
-
 SEGMENTS, ENTRIES = 64, 64  # NUMERICS 7 [F]
 FIRST, LAST = -32768, 32767
 WIDTHS = tuple(65536 >> i for i in range(11))  # 65536 down to 64, where a cell is one input
@@ -53,9 +51,8 @@ def divide(values: np.ndarray, reach: tuple[int, int] = (FIRST, LAST)) -> Divisi
     The segment with the largest error is halved until none has any, or 64 are used up; of equal ones that with the
     larger sum of errors. Inputs outside `reach` never come, so errors there don't count.
     """
-    exact = np.asarray(values, np.int64)
-    weight = (INPUTS[:-1] >= reach[0]) & (INPUTS[:-1] <= reach[1])
-    levels = [_level(exact, weight, width) for width in WIDTHS]
+    exact = np.asarray(values, np.int32)
+    levels = [_level(exact, reach, width) for width in WIDTHS]
 
     def entry(level: int, index: int) -> tuple[int, int, int, int]:
         return (-int(levels[level].largest[index]), -int(levels[level].total[index]), level, index)
@@ -77,15 +74,27 @@ def _joined(exact: np.ndarray, levels: list[_Level], chosen: list[tuple[int, int
         rows.append((FIRST + start, (width // ENTRIES).bit_length() - 1, row))
         tables.append(exact[start : start + width + 1 : width // ENTRIES])
         results.append(levels[level].result[start : start + width])
-    return Division(np.array(rows, np.int32), np.array(tables, np.int16), np.concatenate(results), worst)
+    joined = np.concatenate(results).astype(np.int64)
+    return Division(np.array(rows, np.int32), np.array(tables, np.int16), joined, worst)
 
 
-def _level(exact: np.ndarray, weight: np.ndarray, width: int) -> _Level:
-    """Every segment of `width` inputs: D8 between entries that lie width/64 apart."""
+def _level(exact: np.ndarray, reach: tuple[int, int], width: int) -> _Level:
+    """Every segment of `width` inputs: D8 between entries that lie width/64 apart.
+
+    In int32, which holds a difference of two i16 times 1023, and half as many bytes to go through as int64.
+    """
     shift = (width // ENTRIES).bit_length() - 1
+    if shift == 0:  # a cell is one input
+        none = np.zeros(len(exact) // width, np.int64)
+        return _Level(none, none, exact[:-1])
     entries = exact[:: 1 << shift]
-    low, high = entries[:-1, None], entries[1:, None]
-    steps = numerics.round_shift_half_up((high - low) * np.arange(1 << shift), shift)
-    result = (low + steps).reshape(-1)
-    error = (np.abs(result - exact[:-1]) * weight).reshape(-1, width)
-    return _Level(error.max(axis=1), error.sum(axis=1), result)
+    result = np.multiply.outer(np.diff(entries), np.arange(1 << shift, dtype=np.int32))
+    result += 1 << (shift - 1)
+    result >>= shift
+    result += entries[:-1, None]
+    result = result.reshape(-1)
+    error = np.zeros_like(result)
+    inside = slice(max(reach[0], FIRST) - FIRST, max(reach[1] - FIRST + 1, 0))
+    np.abs(np.subtract(result[inside], exact[:-1][inside]), out=error[inside])
+    rows = error.reshape(-1, width)
+    return _Level(rows.max(axis=1), rows.sum(axis=1, dtype=np.int64), result)

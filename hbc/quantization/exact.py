@@ -1,7 +1,8 @@
 """Exact forward: a unit computes the integers of the compiled program, with straight-through gradients.
 
-Three ways, the same integers. Weighted units and the common operations compute in torch (`exact_weighted`,
-`exact_operations`). A function of one tensor is a table of its compiled program's answers. Everything else runs its
+Several ways, the same integers. Weighted units and the common operations compute in torch (`exact_weighted`,
+`exact_operations`), and so do softmax and the norms, by the parts that the compiler makes of them (`exact_composites`).
+A function of one tensor is a table of its compiled program's answers. Everything else runs its
 own compiled program in the forward, and has the gradient of the operation in reals.
 """
 
@@ -21,8 +22,9 @@ from hbc_runtime import Session
 from hbc_runtime.isa import Rounding
 
 from .emit import unit_model
+from .exact_composites import COMPOSITES, Composite
 from .exact_integers import Through
-from .exact_operations import Operation, has_rule, reals, wants_gradient
+from .exact_operations import Operation, fingerprint, has_rule, reals, wants_gradient
 from .exact_table import Table
 from .exact_weighted import Weighted
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
@@ -46,6 +48,8 @@ def strategy(unit: QuantizedUnit) -> Strategy:
     assert isinstance(unit, QuantizedOperation)
     if len(unit.sources) == 1 and (unit.operation in TABLED or _is_of_numbers(unit)):
         return Table(Program())
+    if unit.operation in COMPOSITES:
+        return Composite(unit, Program())
     return Operation(unit, Program()) if has_rule(unit) else Program()
 
 
@@ -112,7 +116,7 @@ class Program:
 
     def prepared(self, unit: QuantizedUnit, shapes: list[tuple[int, ...]]) -> Session:
         """The session for these shapes."""
-        key = (tuple(shapes), _fingerprint(unit))
+        key = (tuple(shapes), fingerprint(unit))
         if key != self.key or self.session is None:
             with torch.no_grad():
                 proto = unit_model(unit, shapes)
@@ -135,10 +139,3 @@ def observed(unit: QuantizedUnit, operands: Sequence[Tensor], *, grad: bool) -> 
         assert unit.activation_post_process is not None
         unit.activation_post_process.observe(y)
     return y
-
-
-def _fingerprint(unit: QuantizedUnit) -> Any:
-    """What changes when the unit's program changes: scales, and versions of its tensors."""
-    scales = [fq.scale for fq in (*unit.sources, unit.activation_post_process) if fq is not None]
-    own = [*unit.parameters(), *unit.buffers()]
-    return tuple(tuple(s.detach().tolist()) for s in scales), tuple((id(t), t._version) for t in own)  # noqa: SLF001

@@ -185,6 +185,13 @@ def reals(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         unit.train(training)
 
 
+def fingerprint(unit: QuantizedUnit) -> Any:
+    """What changes when the unit's program changes: scales, and versions of its tensors."""
+    scales = [fq.scale for fq in (*unit.sources, unit.activation_post_process) if fq is not None]
+    own = [*unit.parameters(), *unit.buffers()]
+    return tuple(tuple(s.detach().tolist()) for s in scales), tuple((id(t), t._version) for t in own)  # noqa: SLF001
+
+
 # ---- rules
 
 

@@ -151,6 +151,13 @@ def test_layer_norm_becomes_its_parts() -> None:
     ]  # fmt: skip
 
 
+def test_a_bias_of_nothing_is_left_out() -> None:
+    """A layer that isn't trained yet: added with a scale of 1, its zeros would cost the other side its last bits."""
+    w = np.ones(64)
+    names = decomposed(composite(ops.LayerNorm, (2, 64), w, 0 * w, axes=(1,), out_scale=0.03, epsilon=1e-5))
+    assert names[-2:] == ["mul", "mul"]
+
+
 def test_group_norm_is_a_norm_of_rows() -> None:
     names = decomposed(composite(ops.GroupNorm, (1, 4, 3, 3), np.ones(4), groups=2))
     assert names[0] == "reshape"
