@@ -10,7 +10,6 @@ from typing import ClassVar
 from hbc.diagnostics import Rejection
 from hbc.ir import ops
 from hbc.ir.core import Module, Op, Value
-from hbc.ir.location import Loc
 from hbc.ir.ops.norm import grouped
 from hbc.ir.ops.shapes import along_channels
 from hbc.ir.rewriter import Rewriter
@@ -27,6 +26,7 @@ from .wording import quantise
 
 GOOD = {DType.I8: 0.75, DType.I16: 4.0}  # a cheaper form is taken where it stays below
 Limits = tuple[float, float]
+Build = Callable[[Parts], float]  # makes the parts; returns how far the result may be off, in its quanta
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,8 @@ def why_not(op: ops.Composite, target: Target) -> Rejection:
     return Rejection("its result is not quantised", quantise(op, "behind it"))
 
 
-def decomposed(
-    op: Op, quantize: ops.Quantize, target: Target, begin: Callable[[Loc], Parts] = Parts
-) -> Parts | Rejection:
-    """The parts that stand for quantize(op), the last of them making the result; or why there are none.
-
-    `begin` gives an empty `Parts`, for every form anew.
-    """
+def decomposed(op: Op, quantize: ops.Quantize, target: Target, kind: type[Parts] = Parts) -> Parts | Rejection:
+    """The parts that stand for quantize(op), as a `kind`, the last of them making the result; or why there are none."""
     x, out = activation_behind(op.operands[0]), quantize.out.type
     if x is None:
         name = (op.operands[0].name if op.operands[0] is not None else None) or "its operand"
@@ -97,45 +92,50 @@ def decomposed(
     if target.semantics.is_onnx:
         return Rejection(f"{op.NAME} is computed in reals for --arith onnx", "compile with --arith bpu")
     found = target.legal(op)
-    return found or _best(op, x, out, limits_of(quantize), target, begin)
+    return found or _best(op, x, out, limits_of(quantize), target, kind)
 
 
-def _best(
-    op: Op, x: Value, out: TensorType, clip: Limits, target: Target, begin: Callable[[Loc], Parts]
-) -> Parts | Rejection:
+def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target, kind: type[Parts]) -> Parts | Rejection:
     """The first form that is good, else the best that is within the limit."""
     forms = _forms(op, x, out, clip, target.semantics)
     if isinstance(forms, Rejection):
         return forms
-    best, least, refused = None, math.inf, None
+    hopeful = [build for build in forms if kind.least_error(op.loc, build) <= GOOD[out.dtype]]
+    found = _least(op, hopeful, out, target, kind)
+    if len(hopeful) < len(forms) and (isinstance(found, Rejection) or found.error > GOOD[out.dtype]):
+        if isinstance(found, Parts):
+            found.drop()
+        found = _least(op, forms, out, target, kind)
+    if isinstance(found, Rejection) or found.error <= LIMITS[out.dtype]:
+        return found
+    found.drop()
+    return _too_far(op, out, found.error)
+
+
+def _least(op: Op, forms: Sequence[Build], out: TensorType, target: Target, kind: type[Parts]) -> Parts | Rejection:
+    """The first form that is good, else the best."""
+    best: Parts | None = None
+    refused = None
     for build in forms:
-        parts = begin(op.loc)
+        parts = kind(op.loc)
         parts.error = build(parts)
         illegal = parts.rejection(target)
-        if illegal is not None or parts.error >= least:
+        if illegal is not None or (best is not None and parts.error >= best.error):
             refused = refused or illegal
             parts.drop()
             continue
         if best is not None:
             best.drop()
-        best, least = parts, parts.error
-        if least <= GOOD[out.dtype]:
+        best = parts
+        if best.error <= GOOD[out.dtype]:
             break
-    if best is None:
-        return refused or Rejection(f"{op.NAME} has no form in integers")
-    if least <= LIMITS[out.dtype]:
-        return best
-    best.drop()
-    return _too_far(op, out, least)
+    return best or refused or Rejection(f"{op.NAME} has no form in integers")
 
 
 def _too_far(op: Op, out: TensorType, error: float) -> Rejection:
     limit = f"at most {LIMITS[out.dtype]:.0f} are allowed"
     reason = f"{op.NAME} in integers could be {error:.1f} quanta of its result off, {limit}"
     return Rejection(reason, "give the result a larger scale, or normalise over fewer elements")
-
-
-Build = Callable[[Parts], float]
 
 
 def _forms(op: Op, x: Value, out: TensorType, clip: Limits, sem: Semantics) -> Sequence[Build] | Rejection:

@@ -24,7 +24,8 @@ from hbc_runtime.isa import Rounding
 from .emit import unit_model
 from .exact_composites import COMPOSITES, Composite
 from .exact_integers import Through
-from .exact_operations import Operation, fingerprint, has_rule, reals, wants_gradient
+from .exact_operations import Operation, fingerprint, reals, wants_gradient
+from .exact_sample import has_rule
 from .exact_table import Table
 from .exact_weighted import Weighted
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted

@@ -101,6 +101,8 @@ class Composite(Operation):
         assert skeleton is not None
         key = shape, fingerprint(unit)
         if key != self.key:
+            if self.parts is not None:
+                self.parts.drop()
             skeleton.follow(source, fq)
             found = decomposed(skeleton.op, skeleton.quantize, target, LeanParts)
             self.key, self.parts = key, None

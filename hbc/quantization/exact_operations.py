@@ -44,7 +44,8 @@ class Case:
     out: FakeQuantize
     head: fx.Node  # the operation in the unit's body
     module: Any  # its module, None for a function
-    tables: Sequence[np.ndarray]  # constants of the program's first instruction that has some
+    tables: Sequence[np.ndarray]  # constants of the program's instructions, in order
+    instructions: Sequence[Any]  # those that compute; only what shapes and settings determine may be read
 
     def argument(self, index: int, name: str, default: Any = None) -> Any:
         """A setting of the operation: of its module, or argument `index` of its call."""
@@ -77,16 +78,22 @@ class Case:
         tensors = on_device(r, none, along or [1] * acc.dim(), acc.device, acc.dtype, bound)
         return requantized_(acc, tensors, bound)
 
+    def rescaled(self, q: Tensor, index: int = 0) -> Tensor:
+        """Integers by the scale of an operand, in the result's scale; used up."""
+        if self.scale(index) == self.out_scale and self.sources[index].spec.dtype == self.out.spec.dtype:
+            return q.float()
+        return self.requantized(q, self.scale(index) / self.out_scale, float(self.limit(index)))
+
 
 Rule = Callable[[Case], Tensor | None]  # the result's integers before the clamp; None: the program runs
-_RULES: dict[str, tuple[Rule, frozenset[tuple[str, ...]]]] = {}
+RULES: dict[str, tuple[Rule, frozenset[tuple[str, ...]]]] = {}
 
 
-def _rule(*names: str, makes: Sequence[Sequence[str]]) -> Callable[[Rule], Rule]:
+def rule(*names: str, makes: Sequence[Sequence[str]]) -> Callable[[Rule], Rule]:
     """Register under names of operations; `makes`: the instructions that it stands for, one set for each way."""
 
     def register(function: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(names, (function, frozenset(tuple(sorted(m)) for m in makes))))
+        RULES.update(dict.fromkeys(names, (function, frozenset(tuple(sorted(m)) for m in makes))))
         return function
 
     return register
@@ -98,6 +105,7 @@ class Operation:
     def __init__(self, unit: QuantizedOperation, program: Program) -> None:
         self.program = program
         self.tables: dict[Any, list[np.ndarray] | None] = {}
+        self.instructions: dict[Any, list[Any]] = {}
         nodes = [n for n in unit.body.graph.nodes if n.op not in {"placeholder", "output", "get_attr"}]
         modules: dict[str, nn.Module] = dict(unit.body.named_modules())
         self.head = nodes[0]
@@ -134,30 +142,30 @@ class Operation:
 
     def _integers(self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any) -> Tensor | None:
         sources = [s for s in unit.sources if s is not None]
-        case = Case(unit, xs, sources, fq, self.head, self.module, tables)
+        case = Case(unit, xs, sources, fq, self.head, self.module, tables, self.instructions[_shapes(xs)])
         try:
-            return _RULES[unit.operation][0](case)
+            return RULES[unit.operation][0](case)
         except ScaleRangeError:
             return None  # the program's error names tensors and scales
 
     def _tables(self, unit: QuantizedOperation, operands: Sequence[Tensor]) -> list[np.ndarray] | None:
         """The program's constant tables where it is what the rule computes, else None."""
-        shapes = tuple(tuple(x.shape) for x in operands)
+        shapes = _shapes(operands)
         if shapes not in self.tables:
             model = self.program.prepared(unit, list(shapes)).program.models[0]
             found = [i for s in model.segments for i in getattr(s, "instructions", ())]
             computing = [i for i in found if type(i).__name__ not in _MOVED]
             names = tuple(sorted(dict.fromkeys(type(i).__name__ for i in computing)))
             whole = all(hasattr(s, "instructions") for s in model.segments)
-            fits = whole and names in _RULES[unit.operation][1]
+            fits = whole and names in RULES[unit.operation][1]
             inputs = [t for i in computing for t in i.inputs if t >= 0 and model.tensors[t].storage.name == "CONSTANT"]
             self.tables[shapes] = [model.constant(t) for t in inputs] if fits else None
+            self.instructions[shapes] = computing
         return self.tables[shapes]
 
 
-def has_rule(unit: QuantizedOperation) -> bool:
-    """True for operations that a rule may serve."""
-    return unit.operation in _RULES
+def _shapes(operands: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(x.shape) for x in operands)
 
 
 def _takes(head: fx.Node) -> bool:
@@ -195,7 +203,7 @@ def fingerprint(unit: QuantizedUnit) -> Any:
 # ---- rules
 
 
-@_rule("add", "sub", makes=[["Add"]])
+@rule("add", "sub", makes=[["Add"]])
 def _sum(c: Case) -> Tensor | None:
     """NUMERICS D6."""
     if len(c.operands) != 2:
@@ -211,7 +219,7 @@ def _sum(c: Case) -> Tensor | None:
     return (total.add_(0.5) if shift > 0 else total).floor_().float()
 
 
-@_rule("mul", makes=[["Mul"]])
+@rule("mul", makes=[["Mul"]])
 def _product(c: Case) -> Tensor | None:
     """NUMERICS 5."""
     if len(c.operands) != 2:
@@ -221,7 +229,7 @@ def _product(c: Case) -> Tensor | None:
     return None if a is None or b is None else c.requantized(a * b, c.scale(0) * c.scale(1) / c.out_scale, bound)
 
 
-@_rule("matmul", makes=[["Matmul"]])
+@rule("matmul", makes=[["Matmul"]])
 def _matmul(c: Case) -> Tensor | None:
     """NUMERICS 3 and 4."""
     if len(c.operands) != 2:
@@ -231,7 +239,7 @@ def _matmul(c: Case) -> Tensor | None:
     return None if a is None or b is None else c.requantized(a @ b, c.scale(0) * c.scale(1) / c.out_scale, bound)
 
 
-@_rule("cat", "stack", makes=[["Concat"], ["Concat", "Requantize"], ["Requantize"]])
+@rule("cat", "stack", makes=[["Concat"], ["Concat", "Requantize"], ["Requantize"]])
 def _concat(c: Case) -> Tensor | None:
     """A requantize (D12) of each operand whose scale or type isn't the result's."""
     parts = [_of_scale(c, i) for i in range(len(c.operands))]
@@ -239,7 +247,7 @@ def _concat(c: Case) -> Tensor | None:
     return join(parts, c.argument(1, "dim", 0))
 
 
-@_rule("maximum", "minimum", makes=[[kind, *more] for kind in ("Maximum", "Minimum") for more in ([], ["Requantize"])])
+@rule("maximum", "minimum", makes=[[kind, *more] for kind in ("Maximum", "Minimum") for more in ([], ["Requantize"])])
 def _extremum(c: Case) -> Tensor | None:
     """As a concat: of operands in the result's scale."""
     if len(c.operands) != 2:
@@ -250,13 +258,10 @@ def _extremum(c: Case) -> Tensor | None:
 
 def _of_scale(c: Case, index: int) -> Tensor:
     """An operand's integers in the result's scale."""
-    q = recovered(c.operands[index], c.sources[index].scale)
-    if c.scale(index) == c.out_scale and c.sources[index].spec.dtype == c.out.spec.dtype:
-        return q
-    return c.requantized(q, c.scale(index) / c.out_scale, float(c.limit(index)))
+    return c.rescaled(recovered(c.operands[index], c.sources[index].scale), index)
 
 
-@_rule("mean", "sum", makes=[["ReduceSum"], ["AvgPool"]])
+@rule("mean", "sum", makes=[["ReduceSum"], ["AvgPool"]])
 def _reduced(c: Case) -> Tensor | None:
     """NUMERICS 4 and D13: a sum, requantised by s_in / (count · s_out)."""
     x = c.operands[0]
@@ -276,7 +281,7 @@ def _share(c: Case, count: Any) -> Any:
     return c.scale() / (np.asarray(count, np.float64) * c.out_scale)
 
 
-@_rule("adaptive_avg_pool2d", makes=[["AvgPool"]])
+@rule("adaptive_avg_pool2d", makes=[["AvgPool"]])
 def _adaptive(c: Case) -> Tensor | None:
     """Windows of one size: an average pool."""
     size, want = c.operands[0].shape[2:], pair(c.argument(1, "output_size"), 2)
@@ -290,7 +295,7 @@ def _adaptive(c: Case) -> Tensor | None:
     )
 
 
-@_rule("avg_pool2d", makes=[["AvgPool"]])
+@rule("avg_pool2d", makes=[["AvgPool"]])
 def _average(c: Case) -> Tensor | None:
     """One multiplier, or one per position of the result where windows count differently."""
     kernel = pair(c.argument(1, "kernel_size"))
@@ -311,7 +316,7 @@ def _window_sums(q: Tensor, kernel: list[int], stride: list[int], padding: list[
     return functional.avg_pool2d(q, kernel, stride, padding, divisor_override=1)
 
 
-@_rule("interpolate", makes=[["ResizeBilinear"], ["Requantize", "ResizeBilinear"]])
+@rule("interpolate", makes=[["ResizeBilinear"], ["Requantize", "ResizeBilinear"]])
 def _resized(c: Case) -> Tensor | None:
     """NUMERICS D10: four neighbours by 8-bit weights, half up once; then a requantize where the scales differ."""
     q = c.integers(0, float(c.limit() << 16))
@@ -322,12 +327,10 @@ def _resized(c: Case) -> Tensor | None:
         w = weight.to(q.dtype).view([-1 if d == axis else 1 for d in range(4)])
         q = q.index_select(axis, low).mul_(256 - w).addcmul_(q.index_select(axis, high), w)
     q = q.mul_(2.0**-16).add_(0.5).floor_()
-    if c.scale() == c.out_scale and c.sources[0].spec.dtype == c.out.spec.dtype:
-        return q.float()
-    return c.requantized(q, c.scale() / c.out_scale, float(c.limit()))
+    return c.rescaled(q)
 
 
-@_rule("batch_norm", makes=[["Conv2d"]])
+@rule("batch_norm", makes=[["Conv2d"]])
 def _affine(c: Case) -> Tensor | None:
     """A depthwise 1×1 convolution, as `hbc.ir.fixed_point.conv.batch_norm` makes it of the folded parameters."""
     factor, offset = _folded(c.module)

@@ -31,6 +31,7 @@ from .exact_integers import on_device, requantized_
 _NARROW = 256  # inputs that segments of single inputs hold, whatever the function
 _MEMORY = 64  # divisions that are remembered
 _NONE = np.zeros((0, 3), np.int32), np.zeros((0, 65), np.int16)
+_NOTHING = Division(*_NONE, np.zeros(LAST - FIRST + 1, np.int64), 0)
 
 
 class LeanParts(Parts):
@@ -44,6 +45,14 @@ class LeanParts(Parts):
     def __init__(self, loc: Loc) -> None:
         super().__init__(loc)
         self.tables: dict[Op, Division] = {}
+
+    @classmethod
+    def least_error(cls, loc: Loc, build: Callable[[Parts], float]) -> float:
+        """The error that is left where tables have none: a bound, since every error of a table adds to the result's."""
+        sketch = _Sketch(loc)
+        error = build(sketch)
+        sketch.drop()
+        return error
 
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
         """As `Parts.table`, without constants."""
@@ -67,6 +76,15 @@ class LeanParts(Parts):
                 del self.divisions[next(iter(self.divisions))]
             self.divisions[key] = divide(values, reach)
         return self.divisions[key]
+
+
+class _Sketch(LeanParts):
+    """Parts whose wide tables hold nothing yet, and have no error."""
+
+    def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
+        if reach[1] - reach[0] < _NARROW:
+            return super().table(x, f, scale, reach)
+        return Table(self.make(ops.SegmentLut, x, x, x, type=i16(x.type.shape, scale)), 0.0, _NOTHING)
 
 
 def _exact(values: np.ndarray, q: np.ndarray) -> Division:

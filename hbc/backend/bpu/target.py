@@ -15,6 +15,16 @@ from .lower import lower_module
 from .march import MARCHES, MarchSpec
 from .pipelines import PIPELINES
 from .rules import RULES
+from .rules.registry import Rule
+
+_RULES_OF: dict[type[Op], tuple[Rule, ...]] = {}  # filled as classes are asked for
+
+
+def _rules(kind: type[Op]) -> tuple[Rule, ...]:
+    """The rules that speak of ops of a class."""
+    if kind not in _RULES_OF:
+        _RULES_OF[kind] = tuple(rule for rule in RULES if issubclass(kind, rule.classes))
+    return _RULES_OF[kind]
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,8 @@ class Target:
 
     def legal(self, op: Op) -> Rejection | None:
         """The first constraint that `op` breaks, or None."""
-        found = next((r for rule in RULES if (r := rule.refusal(op, self.march)) is not None), None)
+        march = self.march
+        found = next((r for rule in _rules(type(op)) if (r := rule.refusal(op, march)) is not None), None)
         return None if found is None else found.rejection
 
     def lower(self, module: Module) -> int:
