@@ -1,4 +1,4 @@
-"""The networks of `python -m bench.qat`: a residual net, one of inverted bottlenecks, one for lanes."""
+"""The networks of `python -m bench.qat`: a residual net, inverted bottlenecks, one for lanes, one of attention."""
 
 from __future__ import annotations
 
@@ -121,9 +121,44 @@ class Lanes(nn.Module):
         return {"hm": self.hm(y), "vaf": self.vaf(y), "haf": self.haf(y)}
 
 
+class Block(nn.Module):
+    """A transformer's block: norm, attention of several heads, norm, two linear layers."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, count, width = x.shape
+        parts = self.qkv(self.before(x)).chunk(3, -1)
+        q, k, v = (p.reshape(n, count, self.heads, width // self.heads).transpose(1, 2) for p in parts)
+        share = functional.softmax(q @ k.transpose(-2, -1), -1)
+        x = x + self.mix((share @ v).transpose(1, 2).reshape(n, count, width))
+        return x + self.narrow(functional.relu(self.wide(self.behind(x))))
+
+
+class Attention(nn.Module):
+    """A vision transformer's kind: patches, two blocks, a head of their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 64, 8, 8)
+        self.blocks = nn.Sequential(Block(64, 4), Block(64, 4))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        return self.head(self.blocks(tokens).mean(1))
+
+
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "residual": (Residual, (8, 3, 160, 160)),
     "mobile": (Mobile, (8, 3, 160, 160)),
     "lanes": (Lanes, (2, 3, 288, 832)),  # LaneAF's size
     "lanes-small": (Lanes, (2, 3, 96, 256)),  # a size at which Python's own time shows
+    "attention": (Attention, (8, 3, 128, 128)),
+    "attention-small": (Attention, (2, 3, 32, 32)),
 }

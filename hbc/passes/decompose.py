@@ -100,7 +100,7 @@ def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target, kind:
     forms = _forms(op, x, out, clip, target.semantics)
     if isinstance(forms, Rejection):
         return forms
-    hopeful = [build for build in forms if kind.least_error(op.loc, build) <= GOOD[out.dtype]]
+    hopeful = [build for build in forms[:-1] if kind.least_error(op.loc, build) <= GOOD[out.dtype]] + list(forms[-1:])
     found = _least(op, hopeful, out, target, kind)
     if len(hopeful) < len(forms) and (isinstance(found, Rejection) or found.error > GOOD[out.dtype]):
         if isinstance(found, Parts):

@@ -112,7 +112,7 @@ class Composite(Operation):
         if self.parts is None:
             return None
         try:
-            return run(self.parts, {skeleton.x: recovered(x, source.scale)}, target.semantics)
+            return run(self.parts, {skeleton.x: recovered(x, source.scale, torch.int32)}, target.semantics).float()
         except HbcError:
             return None
 

@@ -1,7 +1,7 @@
 """Exact forward of the parts of a composite: ops of the IR, between 16-bit integers, computed in torch.
 
-Multipliers and shifts are those that lowering derives (`hbc.ir.fixed_point`). Integers are float tensors: sums and
-products of 16-bit integers are exact in float64, what a 31-bit multiplier makes of them in int64.
+Multipliers and shifts are those that lowering derives (`hbc.ir.fixed_point`). Integers are int32 tensors, which hold
+products of two of 16 bits; what a 31-bit multiplier makes of them is int64 meanwhile.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from hbc.passes.segments import FIRST, INPUTS, LAST, Division, divide
 from hbc_runtime import isa, numerics
 from hbc_runtime.isa import Scheme
 
-from .exact_constants import Requantization
-from .exact_integers import on_device, requantized_
-
 _NARROW = 256  # inputs that segments of single inputs hold, whatever the function
+_LARGEST = 1 << 15  # magnitude of an i16
 _MEMORY = 64  # divisions that are remembered
 _NONE = np.zeros((0, 3), np.int32), np.zeros((0, 65), np.int16)
 _NOTHING = Division(*_NONE, np.zeros(LAST - FIRST + 1, np.int64), 0)
@@ -94,12 +92,12 @@ def _exact(values: np.ndarray, q: np.ndarray) -> Division:
 
 
 def run(parts: LeanParts, known: Mapping[Value, Tensor], sem: Semantics) -> Tensor:
-    """The integers of the last part's result, as a float tensor, for those of what the parts read."""
+    """The integers of the last part's result, int32, for those (int32) of what the parts read."""
     env = dict(known)
     device = next(iter(env.values())).device
     for op in parts.ops:
         if isinstance(op, ops.Const):
-            env[op.out] = torch.from_numpy(np.array(op.value, np.float32)).to(device)
+            env[op.out] = torch.from_numpy(np.array(op.value, np.int32)).to(device)
         elif isinstance(op, ops.SegmentLut):
             env[op.out] = _looked_up(env[op.x], parts.tables[op])
         elif isinstance(op, ops.Reshape):
@@ -111,40 +109,56 @@ def run(parts: LeanParts, known: Mapping[Value, Tensor], sem: Semantics) -> Tens
 
 
 def _looked_up(x: Tensor, division: Division) -> Tensor:
-    table = torch.from_numpy(division.result.astype(np.float32)).to(x.device)
-    return table.index_select(0, x.reshape(-1).to(torch.int32).sub_(FIRST)).view(x.shape)
+    table = torch.from_numpy(division.result.astype(np.int32)).to(x.device)
+    return table.index_select(0, x.sub(FIRST).view(-1)).view(x.shape)
 
 
 def _sum(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
-    """NUMERICS D6: 31-bit products, and powers of two of them, are exact in float64."""
+    """NUMERICS D6."""
     f: Any = fixed.fields
-    shift = f["shift"]
-    a, b = (x.double() for x in xs)
-    total = torch.add(a * math.ldexp(f["lhs_multiplier"], -shift), b, alpha=math.ldexp(f["rhs_multiplier"], -shift))
-    total = total.add_(0.5) if shift > 0 else total
-    return total.floor_().clamp_(f["clamp_min"], f["clamp_max"]).float()
+    ma, mb, shift = f["lhs_multiplier"], f["rhs_multiplier"], f["shift"]
+    common = min(shift, _zeros(ma), _zeros(mb))  # x − largest is a difference, without shifts
+    ma, mb, shift = ma >> common, mb >> common, shift - common
+    half = (1 << shift) >> 1
+    a, b = xs
+    if (abs(ma) + abs(mb)) * _LARGEST + half > numerics.I32_MAX:
+        a, b = a.long(), b.long()
+    total = torch.add(a if ma == 1 else a * ma, b, alpha=mb)
+    if shift > 0:
+        total = total.add_(half).bitwise_right_shift_(shift)
+    return total.clamp_(f["clamp_min"], f["clamp_max"]).int()
+
+
+def _zeros(multiplier: int) -> int:
+    """How many times 2 divides a multiplier."""
+    return (multiplier & -multiplier).bit_length() - 1 if multiplier else 62
 
 
 def _product(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
-    """NUMERICS 5."""
-    return _requantized(xs[0].double() * xs[1].double(), fixed, fixed.operands[2:5], 2.0**30)
+    """NUMERICS 5: 30 bits."""
+    return _requantized(xs[0] * xs[1], fixed, fixed.operands[2:5])
 
 
 def _total(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
     """NUMERICS 3, 4 and D13: a sum or mean over axes that stay, one multiplier for all."""
     axes: Any = op.attrs["axes"]
-    bound = 32768.0 * math.prod(xs[0].shape[a] for a in axes)
-    return _requantized(xs[0].double().sum(list(axes), keepdim=True), fixed, fixed.operands[1:4], bound)
+    count = math.prod(xs[0].shape[a] for a in axes)
+    kind = torch.int32 if count * _LARGEST <= numerics.I32_MAX else torch.int64
+    acc = xs[0].sum(list(axes), keepdim=True, dtype=kind).clamp_(numerics.I32_MIN, numerics.I32_MAX)
+    return _requantized(acc, fixed, fixed.operands[1:4])
 
 
-def _requantized(acc: Tensor, fixed: Fixed, parameters: Sequence[Any], bound: float) -> Tensor:
+def _requantized(acc: Tensor, fixed: Fixed, parameters: Sequence[Any]) -> Tensor:
+    """`numerics.requantize` by form B or the wide form, of integers of 32 bits; they are used up."""
     f: Any = fixed.fields
-    scheme: Scheme = f["scheme"]
-    mult, pre, post = (np.asarray(p, np.int64) for p in parameters)
-    none = np.zeros_like(mult)
-    r = Requantization(scheme, mult, pre, post, none)
-    tensors = on_device(r, none, [1] * acc.dim(), acc.device, acc.dtype, bound)
-    return requantized_(acc, tensors, bound).clamp_(f["clamp_min"], f["clamp_max"])
+    mult, pre, post = (int(p[0]) for p in parameters)
+    half = (1 << post) >> 1
+    if f["scheme"] is Scheme.WIDE:
+        acc = acc.long().mul_(mult).add_(half).bitwise_right_shift_(post)
+    else:
+        narrow = acc.bitwise_right_shift_(pre).clamp_(-_LARGEST, _LARGEST - 1).int()
+        acc = narrow.mul_(mult).add_(half).bitwise_right_shift_(post)
+    return acc.clamp_(f["clamp_min"], f["clamp_max"]).int()
 
 
 def _limited(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -69,7 +70,14 @@ class Domain:
 
     def grid(self) -> FloatArray:
         """Sums from the smallest to the largest."""
-        return np.geomspace(self.low, self.high, GRID)
+        return _grid(self.low, self.high)
+
+
+@lru_cache(maxsize=64)
+def _grid(low: float, high: float) -> FloatArray:
+    grid = np.geomspace(low, high, GRID)
+    grid.flags.writeable = False  # every domain of these limits has it
+    return grid
 
 
 @dataclass(frozen=True)
