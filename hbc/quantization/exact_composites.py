@@ -29,7 +29,7 @@ from hbc.passes.matching import activation_behind
 from .emit import unit_model
 from .exact_integers import recovered
 from .exact_operations import Operation, fingerprint
-from .exact_parts import LeanParts, run
+from .exact_parts import LeanParts, Plan
 from .exact_weighted import clamp_of
 from .fake_quantize import FakeQuantize
 from .units import QuantizedOperation
@@ -68,7 +68,7 @@ class Composite(Operation):
         self.fits = len(nodes) == 1 and len(unit.sources) == 1 and unit.activation_post_process is not None
         self.skeletons: dict[Any, _Skeleton | None] = {}
         self.key: Any = None
-        self.parts: LeanParts | None = None
+        self.plan: Plan | None = None
 
     def _tables(self, unit: QuantizedOperation, operands: Sequence[Tensor]) -> list[np.ndarray] | None:
         """None where there are no parts, or the program has other integers; what is in the list means nothing."""
@@ -99,22 +99,23 @@ class Composite(Operation):
         shape = tuple(x.shape)
         skeleton, target = self.skeletons[shape], Target(unit.march)
         assert skeleton is not None
-        key = shape, fingerprint(unit)
+        key = shape, fingerprint(unit), x.device
         if key != self.key:
-            if self.parts is not None:
-                self.parts.drop()
             skeleton.follow(source, fq)
-            found = decomposed(skeleton.op, skeleton.quantize, target, LeanParts)
-            self.key, self.parts = key, None
-            if not isinstance(found, Rejection):
-                assert isinstance(found, LeanParts)
-                self.parts = found
-        if self.parts is None:
+            self.key, self.plan = key, self._planned(skeleton, target, x.device)
+        return None if self.plan is None else self.plan.run(skeleton.x, recovered(x, source.scale, torch.int32)).float()
+
+    def _planned(self, skeleton: _Skeleton, target: Target, device: torch.device) -> Plan | None:
+        parts = decomposed(skeleton.op, skeleton.quantize, target, LeanParts)
+        if isinstance(parts, Rejection):
             return None
+        assert isinstance(parts, LeanParts)
         try:
-            return run(self.parts, {skeleton.x: recovered(x, source.scale, torch.int32)}, target.semantics).float()
+            return Plan.of(parts, target.semantics, device)
         except HbcError:
             return None
+        finally:
+            parts.drop()
 
     def _skeleton(self, unit: QuantizedOperation, shape: tuple[int, ...]) -> _Skeleton | None:
         with torch.no_grad():

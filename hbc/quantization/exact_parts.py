@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from hbc_runtime.isa import Scheme
 
 _NARROW = 256  # inputs that segments of single inputs hold, whatever the function
 _LARGEST = 1 << 15  # magnitude of an i16
+_PIECE = 1 << 16  # elements: a quarter of a megabyte each time
 _MEMORY = 64  # divisions that are remembered
 _NONE = np.zeros((0, 3), np.int32), np.zeros((0, 65), np.int16)
 _NOTHING = Division(*_NONE, np.zeros(LAST - FIRST + 1, np.int64), 0)
@@ -91,29 +94,62 @@ def _exact(values: np.ndarray, q: np.ndarray) -> Division:
     return Division(*_NONE, result, 0)
 
 
-def run(parts: LeanParts, known: Mapping[Value, Tensor], sem: Semantics) -> Tensor:
-    """The integers of the last part's result, int32, for those (int32) of what the parts read."""
-    env = dict(known)
-    device = next(iter(env.values())).device
-    for op in parts.ops:
-        if isinstance(op, ops.Const):
-            env[op.out] = torch.from_numpy(np.array(op.value, np.int32)).to(device)
-        elif isinstance(op, ops.SegmentLut):
-            env[op.out] = _looked_up(env[op.x], parts.tables[op])
-        elif isinstance(op, ops.Reshape):
-            env[op.out] = env[op.x].reshape(op.out.type.shape)
-        else:
-            fixed = fixed_point.derive(op, sem, [None] * len(op.operands))
-            env[op.out] = _RULES[fixed.instruction](op, fixed, [env[v] for v in op.operands if v is not None])
-    return env[parts.ops[-1].out]
+Rule = Callable[..., Tensor]  # of the op, its instruction, and its operands' integers
+Step = tuple[Value, Sequence[Value], Callable[..., Tensor]]  # result, operands, function of their integers
 
 
-def _looked_up(x: Tensor, division: Division) -> Tensor:
-    table = torch.from_numpy(division.result.astype(np.int32)).to(x.device)
+@dataclass(frozen=True)
+class Plan:
+    """What computes the parts' result: constants and tables on the device, and a function for each op, in order."""
+
+    constants: Mapping[Value, Tensor]
+    steps: Sequence[Step]
+    splits: bool  # the first axis is one of rows that have nothing to do with each other
+
+    @staticmethod
+    def of(parts: LeanParts, sem: Semantics, device: torch.device) -> Plan:
+        """Raises HbcError where a scale has no multiplier."""
+        constants, steps, splits = {}, [], True
+        for op in parts.ops:
+            operands = [v for v in op.operands if v is not None]
+            if isinstance(op, ops.Const):
+                constants[op.out] = torch.from_numpy(np.array(op.value, np.int32)).to(device)
+                splits = splits and (op.value.ndim < parts.ops[-1].out.type.rank or op.value.shape[0] == 1)
+            elif isinstance(op, ops.SegmentLut):
+                table = torch.from_numpy(parts.tables[op].result.astype(np.int32)).to(device)
+                steps.append((op.out, [op.x], partial(_looked_up, table)))
+            elif isinstance(op, ops.Reshape):
+                steps.append((op.out, [op.x], partial(torch.reshape, shape=op.out.type.shape)))
+                splits = False
+            else:
+                fixed = fixed_point.derive(op, sem, [None] * len(op.operands))
+                steps.append((op.out, operands, partial(_RULES[fixed.instruction], op, fixed)))
+                splits = splits and 0 not in op.attrs.get("axes", ())
+        return Plan(constants, steps, splits)
+
+    def run(self, source: Value, x: Tensor) -> Tensor:
+        """The integers of the result, int32, for those (int32) of `source`.
+
+        Of a large tensor one piece at a time, which the processor's cache holds through all steps.
+        """
+        count = min(x.shape[0], x.numel() // _PIECE) if self.splits and x.device.type == "cpu" else 1
+        if count < 2:
+            return self._run(source, x)
+        return torch.cat([self._run(source, piece) for piece in x.tensor_split(count)])
+
+    def _run(self, source: Value, x: Tensor) -> Tensor:
+        env = {**self.constants, source: x}
+        y = x
+        for out, operands, function in self.steps:
+            y = env[out] = function(*[env[v] for v in operands])
+        return y
+
+
+def _looked_up(table: Tensor, x: Tensor) -> Tensor:
     return table.index_select(0, x.sub(FIRST).view(-1)).view(x.shape)
 
 
-def _sum(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
+def _sum(op: Op, fixed: Fixed, *xs: Tensor) -> Tensor:
     """NUMERICS D6."""
     f: Any = fixed.fields
     ma, mb, shift = f["lhs_multiplier"], f["rhs_multiplier"], f["shift"]
@@ -134,12 +170,12 @@ def _zeros(multiplier: int) -> int:
     return (multiplier & -multiplier).bit_length() - 1 if multiplier else 62
 
 
-def _product(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
+def _product(op: Op, fixed: Fixed, *xs: Tensor) -> Tensor:
     """NUMERICS 5: 30 bits."""
     return _requantized(xs[0] * xs[1], fixed, fixed.operands[2:5])
 
 
-def _total(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
+def _total(op: Op, fixed: Fixed, *xs: Tensor) -> Tensor:
     """NUMERICS 3, 4 and D13: a sum or mean over axes that stay, one multiplier for all."""
     axes: Any = op.attrs["axes"]
     count = math.prod(xs[0].shape[a] for a in axes)
@@ -161,20 +197,20 @@ def _requantized(acc: Tensor, fixed: Fixed, parameters: Sequence[Any]) -> Tensor
     return acc.clamp_(f["clamp_min"], f["clamp_max"]).int()
 
 
-def _limited(op: Op, fixed: Fixed, xs: Sequence[Tensor]) -> Tensor:
+def _limited(op: Op, fixed: Fixed, *xs: Tensor) -> Tensor:
     f: Any = fixed.fields
     return xs[0].clamp(f["clamp_min"], f["clamp_max"])
 
 
-def _over_axes(function: Callable[..., Tensor]) -> Callable[[Op, Fixed, Sequence[Tensor]], Tensor]:
-    return lambda op, _fixed, xs: function(xs[0], list(op.attrs["axes"]), keepdim=True)
+def _over_axes(function: Callable[..., Tensor]) -> Rule:
+    return lambda op, _fixed, *xs: function(xs[0], list(op.attrs["axes"]), keepdim=True)
 
 
-def _of_pair(function: Callable[..., Tensor]) -> Callable[[Op, Fixed, Sequence[Tensor]], Tensor]:
-    return lambda _op, _fixed, xs: function(*xs)
+def _of_pair(function: Callable[..., Tensor]) -> Rule:
+    return lambda _op, _fixed, *xs: function(*xs)
 
 
-_RULES: dict[type[isa.Instruction], Callable[[Op, Fixed, Sequence[Tensor]], Tensor]] = {
+_RULES: dict[type[isa.Instruction], Rule] = {
     isa.Add: _sum,
     isa.Mul: _product,
     isa.ReduceSum: _total,

@@ -11,7 +11,15 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 
 from torch import nn  # noqa: E402
 
-from hbc.quantization import QAT, ModuleNameSetter, calibrate, prepare, set_fake_quantize, set_forward  # noqa: E402
+from hbc.quantization import (  # noqa: E402
+    QAT,
+    ModuleNameSetter,
+    calibrate,
+    exact_parts,
+    prepare,
+    set_fake_quantize,
+    set_forward,
+)
 from hbc.quantization import exact as exact_module  # noqa: E402
 from hbc.quantization.exact import Program  # noqa: E402
 from hbc.quantization.exact_composites import Composite  # noqa: E402
@@ -69,9 +77,27 @@ def test_moving_scales_and_weights_have_the_integers_of_a_fresh_program(name: st
             ours, theirs = unit(x), Program().run(unit, [x])
         assert np.array_equal(ours.numpy(), theirs.numpy()), (source.scale, fq.scale)
         assert isinstance(unit.exact, Composite)
-        decomposed += unit.exact.parts is not None
+        decomposed += unit.exact.plan is not None
     assert decomposed >= 3
     assert list(unit.exact.tables.values()) == [[]]  # the parts serve, not the program
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax-channels", "layer-norm", "layer-norm-plain", "group-norm"])
+def test_a_large_tensor_goes_piece_by_piece(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_parts, "_PIECE", 40)  # a row or two at a time
+    model, shape, usual = CASES[name]
+    unit, rng = unit_of(model, [shape], "nash-e", "int8"), np.random.default_rng(0)
+    source, fq = unit.sources[0], unit.activation_post_process
+    assert source is not None
+    assert fq is not None
+    source.set_scale(0.04)
+    fq.set_scale(usual)
+    x = operand(unit, (5, *shape[1:]), rng)
+    with torch.no_grad():
+        ours, theirs = unit(x), Program().run(unit, [x])
+    assert np.array_equal(ours.numpy(), theirs.numpy())
+    assert unit.exact.plan is not None
+    assert unit.exact.plan.splits == (name != "group-norm")
 
 
 def test_a_march_that_leaves_softmax_to_the_cpu_runs_its_program() -> None:
@@ -83,7 +109,7 @@ def test_a_march_that_leaves_softmax_to_the_cpu_runs_its_program() -> None:
         x = torch.randint(-128, 128, (2, 8)).float() * scale
         assert np.array_equal(unit(x).detach().numpy(), Program().run(unit, [x]).numpy())
     assert isinstance(unit.exact, Composite)
-    assert unit.exact.parts is None
+    assert unit.exact.plan is None
 
 
 class Attention(nn.Module):
