@@ -37,9 +37,13 @@ from .units import QuantizedOperation
 if TYPE_CHECKING:
     from .exact import Program
 
-COMPOSITES = frozenset({"softmax", "log_softmax", "layer_norm", "group_norm"})
-# Where calls of functions have what is trained: (name, position).
-_TRAINED = {"layer_norm": (("weight", 2), ("bias", 3)), "group_norm": (("weight", 2), ("bias", 3))}
+COMPOSITES = frozenset({"softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "rms_norm"})
+_TRAINED = {  # (name, position in a function's call) of what is trained, in the order of the IR's operands
+    "layer_norm": (("weight", 2), ("bias", 3)),
+    "group_norm": (("weight", 2), ("bias", 3)),
+    "instance_norm": (("weight", 3), ("bias", 4)),
+    "rms_norm": (("weight", 2),),
+}
 
 
 @dataclass(frozen=True)

@@ -394,6 +394,28 @@ def group_norm(c: Call) -> Any:
     return c.op("GroupNormalization", c.x(), *operands, num_groups=m.num_groups, epsilon=m.eps)
 
 
+@rule("instance_norm")
+def instance_norm(c: Call) -> Any:
+    if c.get(1, "running_mean") is not None:
+        raise c.refused("it keeps running statistics")
+    channels = c.out_shape[1]
+    weight, bias = c.get(3, "weight"), c.get(4, "bias")
+    ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    operands = [c.value(ones if weight is None else weight), c.value(zeros if bias is None else bias)]
+    return c.op("InstanceNormalization", c.x(), *operands, epsilon=float(c.get(7, "eps", 1e-5)))
+
+
+@rule("rms_norm")
+def rms_norm(c: Call) -> Any:
+    """By its parts, since the operator came after the opset that is written; hbc's importer joins them again."""
+    count, eps = len(pair(c.get(1, "normalized_shape"), 1)), c.get(3, "eps")
+    epsilon = np.finfo(np.float32).eps if eps is None else eps
+    square = c.op("ReduceMean", c.op("Mul", c.x(), c.x()), c.ints(range(c.rank - count, c.rank)), keepdims=1)
+    y = c.op("Div", c.x(), c.op("Sqrt", c.op("Add", square, c.value(np.float32(epsilon)))))
+    weight = c.get(2, "weight")
+    return y if weight is None else c.op("Mul", y, c.value(weight))
+
+
 @rule("batch_norm")
 def batch_norm(c: Call) -> Any:
     m: Any = c.module
