@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from hbc.ir import fixed_point, ops
-from hbc.ir.core import Op, Value
+from hbc.ir.builder import make_op
+from hbc.ir.core import Graph, Op, Value
 from hbc.ir.fixed_point import Fixed
 from hbc.ir.location import Loc
 from hbc.ir.semantics import Semantics
+from hbc.ir.types import TensorType
 from hbc.passes.composites.parts import Function, Parts, Table, i16
 from hbc.passes.quanta import scale_of
 from hbc.passes.segments import FIRST, INPUTS, LAST, Division, divide
@@ -30,8 +32,10 @@ from hbc_runtime.isa import Scheme
 _NARROW = 256  # inputs that segments of single inputs hold, whatever the function
 _LARGEST = 1 << 15  # magnitude of an i16
 _PIECE = 1 << 16  # elements: a quarter of a megabyte each time
+_WIDEST = 1024  # inputs of a cell of the widest segment
 _MEMORY = 64  # divisions that are remembered
 _NONE = np.zeros((0, 3), np.int32), np.zeros((0, 65), np.int16)
+_NOWHERE = Graph()
 _NOTHING = Division(*_NONE, np.zeros(LAST - FIRST + 1, np.int64), 0)
 
 
@@ -50,22 +54,22 @@ class LeanParts(Parts):
     @classmethod
     def least_error(cls, loc: Loc, build: Callable[[Parts], float]) -> float:
         """The error that is left where tables have none: a bound, since every error of a table adds to the result's."""
-        sketch = _Sketch(loc)
-        error = build(sketch)
-        sketch.drop()
-        return error
+        return build(_Sketch(loc))
 
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
         """As `Parts.table`, without constants."""
         t = i16(x.type.shape, scale)
-        if reach[1] - reach[0] < _NARROW:
-            q = np.arange(reach[0], reach[1] + 1)
-            division = _exact(numerics.lut_table(f, q * scale_of(x.type), scale_of(t), 0, FIRST, LAST), q)
-        else:
-            values = numerics.lut_table(f, INPUTS * scale_of(x.type), scale_of(t), 0, FIRST, LAST)
-            division = self._divided(values.astype(np.int32), reach)
         q = np.arange(reach[0], reach[1] + 1)
-        error = float(np.abs(division.at(q) * scale_of(t) - f(q * scale_of(x.type))).max())
+        reals = f(q * scale_of(x.type))
+        if _is_narrow(reach):
+            division = _exact(_rounded(reals, scale_of(t)), q)
+        else:
+            values = np.zeros(len(INPUTS), np.int32)  # beyond the last cells that touch the reach they play no part
+            near = INPUTS[max(reach[0] - _WIDEST - FIRST, 0) : reach[1] + _WIDEST + 1 - FIRST]
+            with np.errstate(all="ignore"):  # there a function may have no value
+                values[near - FIRST] = _rounded(f(near * scale_of(x.type)), scale_of(t))
+            division = self._divided(values, reach)
+        error = float(np.abs(division.at(q) * scale_of(t) - reals).max())
         out = self.make(ops.SegmentLut, x, *(self.make(ops.Const, value=a) for a in _NONE), type=t)
         self.tables[self.ops[-1]] = division
         return Table(out, error, division)
@@ -80,12 +84,32 @@ class LeanParts(Parts):
 
 
 class _Sketch(LeanParts):
-    """Parts whose wide tables hold nothing yet, and have no error."""
+    """Parts of which only types are known; wide tables hold nothing, and have no error."""
+
+    def make(self, cls: type[Op], *operands: Value, type: TensorType | None = None, **attrs: Any) -> Value:  # noqa: A002
+        """A value of this type, of no op."""
+        if type is None:
+            (type,) = make_op(cls, operands, attrs, self.loc).infer()  # noqa: A001
+        return Value(type, _NOWHERE, 0)
 
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
-        if reach[1] - reach[0] < _NARROW:
-            return super().table(x, f, scale, reach)
-        return Table(self.make(ops.SegmentLut, x, x, x, type=i16(x.type.shape, scale)), 0.0, _NOTHING)
+        """Only what narrow tables hold is computed."""
+        t = i16(x.type.shape, scale)
+        if not _is_narrow(reach):
+            return Table(self.make(ops.SegmentLut, x, type=t), 0.0, _NOTHING)
+        q = np.arange(reach[0], reach[1] + 1)
+        reals = f(q * scale_of(x.type))
+        values = _rounded(reals, scale_of(t))
+        error = float(np.abs(values * scale_of(t) - reals).max())
+        return Table(self.make(ops.SegmentLut, x, type=t), error, _exact(values, q))
+
+
+def _is_narrow(reach: tuple[int, int]) -> bool:
+    return reach[1] - reach[0] < _NARROW
+
+
+def _rounded(reals: np.ndarray, scale: float) -> np.ndarray:
+    return numerics.lut_table(lambda _: reals, reals, scale, 0, FIRST, LAST)
 
 
 def _exact(values: np.ndarray, q: np.ndarray) -> Division:

@@ -11,6 +11,10 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 
 from torch import nn  # noqa: E402
 
+from hbc.ir.core import Graph  # noqa: E402
+from hbc.ir.location import NodeLoc  # noqa: E402
+from hbc.passes.composites.parts import Parts, i16  # noqa: E402
+from hbc.passes.segments import FIRST, LAST  # noqa: E402
 from hbc.quantization import (  # noqa: E402
     QAT,
     ModuleNameSetter,
@@ -23,6 +27,7 @@ from hbc.quantization import (  # noqa: E402
 from hbc.quantization import exact as exact_module  # noqa: E402
 from hbc.quantization.exact import Program  # noqa: E402
 from hbc.quantization.exact_composites import Composite  # noqa: E402
+from hbc.quantization.exact_parts import LeanParts  # noqa: E402
 from hbc.quantization.units import QuantizedUnit, units_of  # noqa: E402
 from tests.quantization.test_exact_operations import unit_of  # noqa: E402
 
@@ -87,6 +92,30 @@ def test_moving_scales_and_weights_have_the_integers_of_a_fresh_program(name: st
                 assert ((ours - unit.plain(x)) / fq.scale).abs().max() < 2.6
     assert decomposed >= 3
     assert list(unit.exact.tables.values()) == [[]]  # the parts serve, not the program
+
+
+REACHES = ((FIRST, LAST), (-255, 0), (0, 255), (0, 256), (300, LAST), (-20000, -100), (37, 5000), (LAST - 700, LAST))
+
+
+@pytest.mark.parametrize("reach", REACHES)
+def test_lean_tables_are_those_of_the_compiler(reach: tuple[int, int]) -> None:
+    """Results and error, of smooth functions and of some that no division holds."""
+    noise = np.random.default_rng(0).uniform(-1, 1, LAST - FIRST + 2)
+    step = 1e-3
+    functions = {
+        "exp": (np.exp, 3e-5), "root": (lambda v: 1 / np.sqrt(np.maximum(v, 0.02)), 3e-4),
+        "reciprocal": (lambda v: 1 / v, 0.1), "kink": (lambda v: np.abs(v - 3.3), 1e-3),
+        "noise": (lambda v: noise[np.rint(v / step).astype(np.int64) - FIRST], 3e-5),
+    }  # fmt: skip
+    q = np.arange(reach[0], reach[1] + 1)
+    q = q[q != 0]  # of 1/x
+    for f, scale in functions.values():
+        lean, parts = LeanParts(NodeLoc("n")), Parts(NodeLoc("n"))
+        x = Graph().add_arg("x", i16((4,), step))
+        with np.errstate(all="ignore"):
+            ours, theirs = (p.table(x, f, scale, reach) for p in (lean, parts))
+        assert np.array_equal(ours.division.at(q), theirs.division.at(q))
+        assert ours.error == theirs.error or np.isnan([ours.error, theirs.error]).all()
 
 
 @pytest.mark.parametrize("name", ["softmax", "softmax-channels", "layer-norm", "layer-norm-plain", "group-norm"])
