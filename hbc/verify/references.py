@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from hbc.backend.cpu.probe import Probe, inner_tensors
+from hbc.backend.cpu.probe import Probe, ProbeError, inner_tensors
 from hbc.frontend import is_torch_path, open_torch
 from hbc.options import CompileOptions
 
@@ -30,7 +31,7 @@ class Reference(Protocol):
         """The outputs."""
 
     def optimised(self, sample: Sample) -> dict[str, Array] | None:
-        """The outputs after the framework's own optimiser; None where it has none."""
+        """The outputs after the framework's own optimiser; None where it has none, or that doesn't take the model."""
 
     def inside(self, sample: Sample, names: Collection[str]) -> dict[str, Array]:
         """The tensors of these names."""
@@ -48,8 +49,16 @@ class OnnxReference:
 
     def __init__(self, model: Path, threads: int) -> None:
         self.model, self.threads = model, threads
-        self._plain, self._optimised = (Probe(model, optimised=o, threads=threads) for o in (False, True))
+        self._plain = Probe(model, optimised=False, threads=threads)
         self.outputs = self._plain.outputs
+
+    @cached_property
+    def _optimised(self) -> Probe | None:
+        """None where only the optimiser refuses the model: of opset 21, for one, it makes pools of other types."""
+        try:
+            return Probe(self.model, optimised=True, threads=self.threads)
+        except ProbeError:
+            return None
 
     @property
     def inner(self) -> list[str]:
@@ -62,7 +71,7 @@ class OnnxReference:
 
     def optimised(self, sample: Sample) -> dict[str, Array] | None:
         """By the session with it."""
-        return self._optimised.run(sample)
+        return None if self._optimised is None else self._optimised.run(sample)
 
     def inside(self, sample: Sample, names: Collection[str]) -> dict[str, Array]:
         """By a session that has them as further outputs."""

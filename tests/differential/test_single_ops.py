@@ -129,7 +129,8 @@ def qlinear_conv(c: dict) -> tuple[onnx.ModelProto, Arrays]:
     op = OneOp("QLinearConv").feed(x).const(sx, zero(rng, c["act"])).const(w, sw, zw).const(sy, zero(rng, c["act"]))
     if c["bias"]:
         op.const(rng.integers(-3000, 3000, out).astype(np.int32))
-    attrs = {"strides": c["strides"], "dilations": c["dilations"], "pads": c["pads"], "group": group}
+    strides = [1 if d > 1 else s for s, d in zip(c["strides"], c["dilations"], strict=True)]  # the rule dilated_stride
+    attrs = {"strides": strides, "dilations": c["dilations"], "pads": c["pads"], "group": group}
     return op.model(c["act"], **attrs), op.feeds
 
 

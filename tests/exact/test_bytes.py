@@ -129,22 +129,28 @@ def test_tails_of_rows(machine: Host, width: int, kernel: int) -> None:
         convolve(np.random.default_rng(width), (1, 2, width, channels), 72, machine, **window)
 
 
+IMAGES = [((2, 9, 7, 16), (1, 1, 1, 1)), ((1, 14, 14, 20), (1, 0, 2, 1)), ((3, 5, 4, 33), (2, 1, 0, 1))]  # size, pads
+
+
 @machines
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_images_gathered_once_for_all_panels(
-    monkeypatch: pytest.MonkeyPatch, machine: Host, stride: int, threads: int
-) -> None:
+def test_images_gathered_once_for_all_panels(machine: Host, stride: int, threads: int) -> None:
     """Panels outermost, as for large weights; threads that begin in the middle of an image; several images."""
-    for module in (quad_plan, pair_plan):
-        monkeypatch.setattr(module, "SMALL_WEIGHTS", 0)
-    monkeypatch.setattr(assembly, "SMALL", 0)  # threads share however little there is
     rng = np.random.default_rng(stride)
-    for size, pads in (((2, 9, 7, 16), (1, 1, 1, 1)), ((1, 14, 14, 20), (1, 0, 2, 1)), ((3, 5, 4, 33), (2, 1, 0, 1))):
-        convolve(
-            rng, size, 72, machine, kernel=(3, 3), strides=(stride, stride), dilations=(1, 1), pads=pads,
-            threads=threads,
-        )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (quad_plan, pair_plan):
+            patch.setattr(module, "SMALL_WEIGHTS", 0)
+        patch.setattr(assembly, "SMALL", 0)  # threads share however little there is
+        for size, pads in (
+            ((2, 9, 7, 16), (1, 1, 1, 1)),
+            ((1, 14, 14, 20), (1, 0, 2, 1)),
+            ((3, 5, 4, 33), (2, 1, 0, 1)),
+        ):
+            convolve(
+                rng, size, 72, machine, kernel=(3, 3), strides=(stride, stride), dilations=(1, 1), pads=pads,
+                threads=threads,
+            )  # fmt: skip
 
 
 STEMS = [  # kernel, stride, channels, width: what is left of the rows makes one to five further steps
