@@ -1,8 +1,8 @@
 """Exact forward: a unit computes the integers of the compiled program, with straight-through gradients.
 
 Several ways, the same integers. Weighted units and the common operations compute in torch (`exact_weighted`,
-`exact_operations`), and so do softmax and the norms, by the parts that the compiler makes of them (`exact_composites`).
-A function of one tensor is a table of its compiled program's answers. Everything else runs its
+`exact_operations`, `exact_sample`), and so do softmax and the norms, by the parts that the compiler makes of them
+(`exact_composites`). A function of one tensor is a table of its compiled program's answers. Everything else runs its
 own compiled program in the forward, and has the gradient of the operation in reals.
 """
 
