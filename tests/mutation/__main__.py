@@ -78,7 +78,13 @@ def try_mutant(mutant: Mutant, folder: Path) -> Outcome:
 
 def main(words: list[str]) -> int:
     """Run the mutants that `words` pick."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return 0
     chosen = [m for m in MUTANTS if not words or any(w in m.name for w in words)]
+    if not chosen:
+        print(f"no mistake's name has any of {', '.join(words)} in it")
+        return 1
     with tempfile.TemporaryDirectory() as scratch:
         folders: SimpleQueue[Path] = SimpleQueue()
         for i in range(min(2, os.cpu_count() or 1)):
