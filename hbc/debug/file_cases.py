@@ -9,6 +9,7 @@ from hbc.verify.pairing import pair
 from hbc.verify.stage import Stage, StageError
 from hbc.words import plural
 
+from .columns import CASE_COLUMNS, WithSimilarity
 from .figures import bars
 from .measures import METRICS, Similarity, loss_of, require_metric, similarity
 from .model_files import Case, OnStep
@@ -16,32 +17,18 @@ from .report import Column, Figure, Report
 
 COLUMNS = (
     Column("sample", "index", "count", "its number among the samples, from 0"),
-    Column("output", "output"),
-    Column("loss", "loss", "number", "by the metric of the ranking: the larger, the worse"),
-    Column("cosine", "cosine", "cosine"),
-    Column("SQNR", "sqnr", "decibel"),
-    Column("MSE", "mse", "number", rank=1),
-    Column("L1", "l1", "number", rank=2),
-    Column("KL", "kl", "number", rank=3),
-    Column("error", "atol", "number", "the largest difference"),
+    *CASE_COLUMNS,
 )
 
 
 @dataclass(frozen=True)
-class FileCaseRow:
+class FileCaseRow(WithSimilarity):
     """One output of one sample."""
 
     index: int
     output: str
     loss: float
     figures: Similarity
-
-    cosine = property(lambda self: self.figures.cosine)
-    sqnr = property(lambda self: self.figures.sqnr)
-    mse = property(lambda self: self.figures.mse)
-    l1 = property(lambda self: self.figures.l1)
-    kl = property(lambda self: self.figures.kl)
-    atol = property(lambda self: self.figures.distance.max_abs)
 
 
 def file_cases(

@@ -13,6 +13,7 @@ from hbc.verify.measure import CLOSE_SQNR
 from hbc.verify.stage import Array
 from hbc.words import plural
 
+from .columns import WithSimilarity
 from .figures import bars
 from .measures import Similarity, loss_of, require_metric, similarity, worst_of
 from .model_files import Case, OnStep, is_weight, maker_of, outputs_of, quantize_nodes, watched
@@ -34,7 +35,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class FileSensitivityRow:
+class FileSensitivityRow(WithSimilarity):
     """One tensor and the outputs where it alone is rounded, or it alone is left real."""
 
     name: str
@@ -42,14 +43,9 @@ class FileSensitivityRow:
     kind: str
     dtype: str
     loss: float
-    outputs: Similarity
+    figures: Similarity
 
-    sqnr = property(lambda self: self.outputs.sqnr)
-    cosine = property(lambda self: self.outputs.cosine)
-    mse = property(lambda self: self.outputs.mse)
-    l1 = property(lambda self: self.outputs.l1)
-    kl = property(lambda self: self.outputs.kl)
-    flagged = property(lambda self: self.loss > 0 and self.outputs.sqnr < CLOSE_SQNR)
+    flagged = property(lambda self: self.loss > 0 and self.figures.sqnr < CLOSE_SQNR)
 
 
 def file_sensitivity(

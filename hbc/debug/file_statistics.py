@@ -11,29 +11,17 @@ from hbc.verify.stage import Array
 from hbc.words import plural
 
 from .channels import channel_figures
+from .columns import FEATURE_COLUMNS
 from .figures import ranges
 from .hostile import activation_advice, activation_reasons, low_bits
 from .model_files import Case, OnStep, is_weight, maker_of, outputs_of, quantize_nodes, watched
-from .report import DETAIL, Column, Figure, Report, listed
+from .report import Column, Figure, Report, listed
 from .tensor_statistics import TensorStatistics
 
 COLUMNS = (
     Column("tensor", "name"),
     Column("made by", "kind", rank=1),
-    Column("type", "dtype"),
-    Column("shape", "shape", "shape", rank=DETAIL),
-    Column("scale", "scale", "number", "the step of its integers", rank=2),
-    Column("min", "low", "number", "the least value before rounding"),
-    Column("max", "high", "number", "the largest value before rounding"),
-    Column("mean", "mean", "number", rank=6),
-    Column("std", "std", "number", "standard deviation of all elements", rank=5),
-    Column("used", "used", "share", "share of the integers' range that is reached"),
-    Column("saturated", "saturated", "share", "share of the elements beyond the range"),
-    Column("spread", "spread", "number", "the largest channel's magnitude over the median one's", rank=4),
-    Column("bits", "bits", "bits", "bits left in the median channel of those that vary"),
-    Column("values", "histogram", "histogram", "histogram from min to max, by the root of the count", rank=3),
-    Column("why", "reasons", "words", "why it is flagged", rank=DETAIL),
-    Column("advice", "advice", about="what to try"),
+    *FEATURE_COLUMNS,
 )
 
 

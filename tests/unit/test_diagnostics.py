@@ -178,7 +178,7 @@ def test_help_lists_every_code_and_refuses_others(capsys: pytest.CaptureFixture[
 
 # Raised to be caught nearby, or by a caller who passed a wrong argument to a Python function; `hbc` turns what is left
 # into E0009, an internal error.
-PLAIN = {"ValueError", "TypeError", "AssertionError", "AttributeError", "LookupError", "KeyError"}
+PLAIN = {"ValueError", "TypeError", "AssertionError", "AttributeError", "LookupError"}
 # never leave their package: an EmitError is made of one; of the other the unit's program makes its PassError
 CAUGHT = {"FullError", "ScaleRangeError"}
 USAGE = {"UsageError", "BadCommand"}  # click's; the command line gives them E0006

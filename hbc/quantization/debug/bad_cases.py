@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hbc.debug import DETAIL, METRICS, Column, Figure, Report, Similarity, loss_of, similarity
+from hbc.debug.columns import CASE_COLUMNS, WithSimilarity
 from hbc.debug.figures import bars
 from hbc.debug.measures import require_metric
 
@@ -34,19 +35,12 @@ COLUMNS = (
     Column("sample", "index", "count", "its number in the data set"),
     Column("batch", "batch", "count", rank=DETAIL),
     Column("in batch", "position", "count", rank=DETAIL),
-    Column("output", "output"),
-    Column("loss", "loss", "number", "by the metric of the ranking: the larger, the worse"),
-    Column("cosine", "cosine", "cosine"),
-    Column("SQNR", "sqnr", "decibel"),
-    Column("MSE", "mse", "number", rank=1),
-    Column("L1", "l1", "number", rank=2),
-    Column("KL", "kl", "number", rank=3),
-    Column("error", "atol", "number", "the largest difference"),
+    *CASE_COLUMNS,
 )
 
 
 @dataclass(frozen=True)
-class CaseRow:
+class CaseRow(WithSimilarity):
     """One output of one sample."""
 
     index: int
@@ -55,13 +49,6 @@ class CaseRow:
     output: str
     loss: float
     figures: Similarity
-
-    cosine = property(lambda self: self.figures.cosine)
-    sqnr = property(lambda self: self.figures.sqnr)
-    mse = property(lambda self: self.figures.mse)
-    l1 = property(lambda self: self.figures.l1)
-    kl = property(lambda self: self.figures.kl)
-    atol = property(lambda self: self.figures.distance.max_abs)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from hbc.debug import DETAIL, Column, Figure, Report, TensorStatistics
+from hbc.debug import Column, Figure, Report, TensorStatistics
 from hbc.debug.channels import channel_figures
+from hbc.debug.columns import FEATURE_COLUMNS
 from hbc.debug.figures import ranges
 from hbc.debug.hostile import activation_advice, activation_reasons, low_bits
 from hbc.debug.report import listed
@@ -36,20 +37,7 @@ COLUMNS = (
     Column("#", "index", "count", rank=7),
     Column("unit", "name"),
     Column("operation", "kind"),
-    Column("type", "dtype"),
-    Column("shape", "shape", "shape", rank=DETAIL),
-    Column("scale", "scale", "number", "the step of its integers", rank=2),
-    Column("min", "low", "number", "the least value before rounding"),
-    Column("max", "high", "number", "the largest value before rounding"),
-    Column("mean", "mean", "number", rank=5),
-    Column("std", "std", "number", "standard deviation of all elements", rank=6),
-    Column("used", "used", "share", "share of the integers' range that is reached"),
-    Column("saturated", "saturated", "share", "share of the elements beyond the range"),
-    Column("spread", "spread", "number", "the largest channel's magnitude over the median one's", rank=4),
-    Column("bits", "bits", "bits", "bits left in the median channel of those that vary"),
-    Column("values", "histogram", "histogram", "histogram from min to max, by the root of the count", rank=3),
-    Column("why", "reasons", "words", "why it is flagged", rank=DETAIL),
-    Column("advice", "advice", about="what to try"),
+    *FEATURE_COLUMNS,
 )
 
 

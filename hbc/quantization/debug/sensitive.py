@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from hbc.debug import Column, Figure, Report, Similarity, loss_of, similarity, worst_of
+from hbc.debug.columns import WithSimilarity
 from hbc.debug.figures import bars
 from hbc.debug.measures import require_metric
 from hbc.verify.measure import CLOSE_SQNR
@@ -45,7 +46,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class SensitivityRow:
+class SensitivityRow(WithSimilarity):
     """One thing that is rounded (`alone` quantized) or left real (`alone` float), and the outputs then."""
 
     name: str
@@ -53,18 +54,12 @@ class SensitivityRow:
     kind: str
     dtype: str
     loss: float
-    outputs: Similarity
-
-    cosine = property(lambda self: self.outputs.cosine)
-    sqnr = property(lambda self: self.outputs.sqnr)
-    mse = property(lambda self: self.outputs.mse)
-    l1 = property(lambda self: self.outputs.l1)
-    kl = property(lambda self: self.outputs.kl)
+    figures: Similarity
 
     @property
     def flagged(self) -> bool:
         """True where this, rounded alone, leaves the outputs below 27 dB."""
-        return self.loss > 0 and self.outputs.sqnr < CLOSE_SQNR
+        return self.loss > 0 and self.figures.sqnr < CLOSE_SQNR
 
 
 @dataclass(frozen=True)
