@@ -59,24 +59,27 @@ class Loaded:
         """The engine where file and code are known already: nothing is read but the code."""
         from .jit import notes, recall
 
-        found = notes.find(self.opened) if self.opened is not None else None
-        if found is None or self.name not in {None, found[0].name}:
+        note = notes.find(self.opened) if self.opened is not None else None
+        if self.opened is None or note is None or self.name not in {None, note.outline.name}:
             return None
-        outline, content = found
-        jit = recall(content, outline.natives if trust else (), threads)
+        natives = note.outline.natives if trust else ()
+        before = None if natives else notes.entry_of(note.content)
+        jit = recall(note.content, natives, threads, note.code)
         if jit is None:
             return None
-        self.outline = outline
-        return JitEngine(outline, {}, jit)
+        notes.renew(self.opened, note, before)
+        self.outline = note.outline
+        return JitEngine(note.outline, {}, jit)
 
     def _built(self, threads: int, *, trust: bool) -> JitEngine:
         from .jit import build, notes
 
         runners, outline = self.runners(threads), self.outline
-        jit = build(self.model, threads, outline.natives if trust else ())
+        natives = outline.natives if trust else ()
+        jit = build(self.model, threads, natives)
         if self.opened is not None:
             if len(self.program.models) == 1:
-                notes.keep(self.opened, outline, self.model)
+                notes.keep(self.opened, outline, self.model, sound=not natives)
             self.opened.release()
         return JitEngine(outline, runners, jit)
 

@@ -3,6 +3,9 @@
 An entry is a file named by its key (`keys`), and holds what `entry` writes. Writers put a whole file in place at once,
 so that readers never see half of one; an entry that is damaged, foreign or not the user's own is as good as none.
 
+Reading all of an entry to see whether it is damaged takes longer than loading it. So whoever keeps the state in which
+it was found sound (`notes`) may say so, and it is taken at its word for as long as that state lasts.
+
 HBC_CACHE_DIR names another folder; HBC_CACHE=off does without.
 """
 
@@ -11,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +27,9 @@ from .code import Code
 
 SUFFIX = ".hbccode"
 NOTE_SUFFIX = ".hbcnote"  # see `notes`
+State = tuple[int, ...]  # device, inode, size, times of writing and of change: any write makes it another one
+_PAST = 10  # seconds by which an entry is dated back
+_FRESH = 3600.0  # seconds for which its use is not noted again
 MOST = 1 << 30  # bytes of all files together; the ones used longest ago go first
 
 
@@ -48,32 +56,51 @@ def _user_folder() -> Path:
 
 def is_ours(path: Path) -> bool:
     """True where only this user can have written it: what lies there will be run."""
-    if not hasattr(os, "getuid"):
-        return True
-    info = path.stat()
-    return info.st_uid == os.getuid() and not info.st_mode & 0o022
+    return _is_ours(path.stat())
 
 
-def load(place: Path, key: str) -> Code | None:
-    """The entry named `key`; None where there is none that is sound."""
+def _is_ours(info: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or (info.st_uid == os.getuid() and not info.st_mode & 0o022)
+
+
+def state_of(info: os.stat_result) -> State:
+    """What tells a file from any other, and from itself after a write."""
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def state(place: Path, key: str) -> State | None:
+    """The state of the entry named `key`; None where there is none."""
+    try:
+        return state_of((place / f"{key}{SUFFIX}").stat())
+    except OSError:
+        return None
+
+
+def load(place: Path, key: str, sound: State | None = None) -> Code | None:
+    """The entry named `key`; None where there is none that is sound. `sound` is a state in which it is known to be."""
     path = place / f"{key}{SUFFIX}"
     try:
         with path.open("rb") as file:
-            if not is_ours(path):
+            info = os.fstat(file.fileno())
+            if not _is_ours(info):
                 return None
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
         return None
-    code = entry.read(memoryview(mapped), key)
-    if code is not None:
-        _touch(path)
+    code = entry.read(memoryview(mapped), key, checked=state_of(info) == sound)
+    if code is not None and time.time() - info.st_mtime > _FRESH:
+        _date(path)
     return code
 
 
-def _touch(path: Path) -> None:
-    """What was used last is kept longest; where the folder may only be read, nothing is removed either."""
+def _date(path: Path) -> None:
+    """What was used last is kept longest; where the folder may only be read, nothing is removed either.
+
+    The time is a little back and odd, so that no write that comes later, however soon, can leave the same one.
+    """
+    now = time.time_ns() - _PAST * 1_000_000_000 - secrets.randbelow(1_000_000_000)
     with contextlib.suppress(OSError):
-        os.utime(path)
+        os.utime(path, ns=(now, now))
 
 
 def holds(place: Path, key: str) -> bool:
@@ -93,6 +120,7 @@ def put(path: Path, write: Callable[[BinaryIO], object]) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 write(file)
+            _date(Path(name))
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -31,10 +31,15 @@ _WORDS = ctypes.c_int64 * JOB
 WORTH = 1 << 18  # elementary steps, some ten microseconds of one thread, from which sharing them pays for the calling
 
 
-def recall(content: str, natives: Sequence[NativeCode], threads: int) -> JitModel | None:
-    """What `build` gives for a model with fingerprint `content`, where its code need not be made; else None."""
+def recall(
+    content: str, natives: Sequence[NativeCode], threads: int, sound: tuple[int, ...] | None = None
+) -> JitModel | None:
+    """What `build` gives for a model with fingerprint `content`, where its code need not be made; else None.
+
+    `sound` is a state (`cache.State`) in which the cache's entry is known to be undamaged.
+    """
     machine = host()
-    code = find(content, machine, natives)
+    code = find(content, machine, natives, sound)
     return None if code is None else JitModel(code, machine, threads)
 
 

@@ -3,6 +3,7 @@
 A note lies in the cache's folder and is named after a file's device and inode. It holds for as long as size, time of
 writing and time of change are what they were: the last of these moves with every write and cannot be set back by who
 writes. A note about a file that was written moments ago would not tell a second write from the first, so there is none.
+In the same way a note tells in which state the cache's entry of the model's code was found sound.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,24 @@ from ..types import DType, Layout, Quant
 from ..version import __version__
 from . import cache, keys
 from .host import host
-from .obtain import is_made
+from .obtain import is_made, state
 
-MAGIC = b"HBCNOTE1"
+MAGIC = b"HBCNOTE2"
 SETTLED = 2.0  # seconds: the coarsest clock that file systems write times by
 _HEAD = len(MAGIC) + 32
 
 
-def find(opened: Opened) -> tuple[Outline, str] | None:
-    """The outline of the only model of a file, and its fingerprint, where there is a note that holds."""
+@dataclass(frozen=True)
+class Note:
+    """What is known of a file's only model: its outline, its fingerprint, and where its code was found sound."""
+
+    outline: Outline
+    content: str
+    code: cache.State | None
+
+
+def find(opened: Opened) -> Note | None:
+    """What is known of the only model of a file, where there is a note that holds."""
     place = _place(opened)
     if place is None:
         return None
@@ -44,22 +55,46 @@ def find(opened: Opened) -> tuple[Outline, str] | None:
     text = data[_HEAD:]
     if data[: len(MAGIC)] != MAGIC or hashlib.sha256(text).digest() != data[len(MAGIC) : _HEAD]:
         return None
-    note = json.loads(text)  # written by `keep`, as the digest says: its fields are there
-    return (_outline(note, opened.data), note["content"]) if note["about"] == _about(opened) else None
+    note = json.loads(text)  # written by `_write`, as the digest says: its fields are there
+    if note["about"] != _about(opened):
+        return None
+    return Note(_outline(note, opened.data), note["content"], None if note["code"] is None else tuple(note["code"]))
 
 
-def keep(opened: Opened, outline: Outline, model: Model) -> None:
+def keep(opened: Opened, outline: Outline, model: Model, *, sound: bool = True) -> None:
     """Note that the file holds a sound program with just this model, where its code will be found again.
 
-    Models with CPU segments are not noted: making those ready takes their ONNX, and far longer than reading does.
+    `sound` says that the cache's entry, as it lies there, was written or checked just now. Models with CPU segments are
+    not noted: making those ready takes their ONNX, and far longer than reading does.
     """
     place = _place(opened)
     if place is None or any(step is not None for step in outline.steps) or not _settled(opened):
         return
     content = keys.fingerprint(model)
-    if not is_made(content, host(), outline.natives):
-        return
-    text = json.dumps({**_plain(outline, opened.data), "about": _about(opened), "content": content}).encode()
+    if is_made(content, host(), outline.natives):
+        _write(place, opened, Note(outline, content, _settled_state(entry_of(content)) if sound else None))
+
+
+def entry_of(content: str) -> cache.State | None:
+    """The state of the cache's entry for the model with that fingerprint; None where there is none."""
+    return state(content, host())
+
+
+def renew(opened: Opened, note: Note, code: cache.State | None) -> None:
+    """Note that the model's code was found sound in the state `code`, which was asked for before it was checked."""
+    place, code = _place(opened), _settled_state(code)
+    if place is not None and code is not None and code != note.code:
+        _write(place, opened, Note(note.outline, note.content, code))
+
+
+def _settled_state(code: cache.State | None) -> cache.State | None:
+    """That state, unless it is so fresh that a write may follow that leaves it as it is."""
+    return code if code is not None and time.time() - code[3] * 1e-9 > SETTLED else None
+
+
+def _write(place: Path, opened: Opened, note: Note) -> None:
+    facts = {"about": _about(opened), "content": note.content, "code": note.code}
+    text = json.dumps({**_plain(note.outline, opened.data), **facts}).encode()
     cache.put(place, lambda file: file.write(MAGIC + hashlib.sha256(text).digest() + text))
 
 
@@ -75,7 +110,7 @@ def _about(opened: Opened) -> list[object]:
     """Which state of which file a note is about, and which runtime checked it."""
     s = opened.status
     assert s is not None
-    return [__version__, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
+    return [__version__, *cache.state_of(s)]
 
 
 def _settled(opened: Opened) -> bool:

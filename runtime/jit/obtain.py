@@ -29,8 +29,13 @@ def code_of(model: Model, machine: Host, natives: Sequence[NativeCode] = ()) -> 
     return code
 
 
-def find(content: str, machine: Host, natives: Sequence[NativeCode]) -> Code | None:
-    """Sound code, made before, for the model with fingerprint `content`: from `natives`, else from the cache."""
+def find(
+    content: str, machine: Host, natives: Sequence[NativeCode], sound: cache.State | None = None
+) -> Code | None:
+    """Sound code, made before, for the model with fingerprint `content`: from `natives`, else from the cache.
+
+    `sound` is a state in which the cache's entry is known to be so.
+    """
     if natives:
         key = keys.portable_key_of(content, machine)
         for native in natives:
@@ -38,7 +43,13 @@ def find(content: str, machine: Host, natives: Sequence[NativeCode]) -> Code | N
             if code is not None:
                 return code
     folder = cache.folder()
-    return None if folder is None else cache.load(folder, keys.key_of(content, machine))
+    return None if folder is None else cache.load(folder, keys.key_of(content, machine), sound)
+
+
+def state(content: str, machine: Host) -> cache.State | None:
+    """The state of the cache's entry for the model with fingerprint `content`; None where there is none."""
+    folder = cache.folder()
+    return None if folder is None else cache.state(folder, keys.key_of(content, machine))
 
 
 def is_made(content: str, machine: Host, natives: Sequence[NativeCode]) -> bool:

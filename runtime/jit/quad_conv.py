@@ -41,9 +41,11 @@ def pack_quads(weight: Array, plan: QuadPlan, group: int, segments: int) -> Arra
     if plan.tail is not None:
         flat, last = split_tail(flat, plan.tail)
     flat = np.pad(flat, [(0, 0)] * 3 + [(0, -flat.shape[-1] % 4)])
-    quads = np.concatenate([flat.reshape(group, o // group, -1), last], axis=2).reshape(group, o // group, -1, 4)
-    spread = _spread(np.moveaxis(quads, 1, 0), plan)  # [chunks, vectors, lanes, group, steps, 4]
-    return np.ascontiguousarray(spread.transpose(3, 0, 4, 1, 2, 5))
+    quads = np.concatenate([flat.reshape(group, o // group, -1), last], axis=2)
+    words = np.ascontiguousarray(quads).view(np.int32)  # [group, channels, steps]: moved as words, four times as fast
+    spread = _spread(np.moveaxis(words, 1, 0), plan)  # [chunks, vectors, lanes, group, steps]
+    panels = np.ascontiguousarray(spread.transpose(3, 0, 4, 1, 2))
+    return panels.view(np.int8).reshape(*panels.shape, 4)
 
 
 def pack_parameters(plan: QuadPlan, host: Host, group: int, starts: Array, rows: list[Array], scheme: Scheme) -> Array:
@@ -97,6 +99,8 @@ def _words(row: Array) -> Array:
 def _spread(values: Array, plan: QuadPlan) -> Array:
     """`values` [channels, …] → [chunks, vectors, lanes, …]; unused lanes hold 0."""
     index = np.array(plan.channels()).reshape(plan.chunks, plan.vectors, plan.lanes)
+    if plan.columns % plan.width == 0:  # every lane holds a channel
+        return values[index]
     taken = values[np.minimum(index, plan.columns - 1)]
     inside = (index < plan.columns).reshape(*index.shape, *([1] * (values.ndim - 1)))
     return np.where(inside, taken, 0).astype(values.dtype)

@@ -83,7 +83,7 @@ def pack_byte_window(
         plan, panels, further = pairs.plan, pairs.panels, (pairs.further,)
     else:
         plan = _plan(window, image, weight, host, quick=quick)
-    sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
+    sums = weight.reshape(len(weight), -1).sum(axis=1, dtype=np.int32).astype(np.int64)  # modulo 2^32: see `wrapped`
     offset = OFFSET if host.dot is Dot.U8S8 else 0
     # what is multiplied is q + offset, what the sum wants is q − zero_point
     starts = (0 if bias is None else bias.astype(np.int64)) - (window.zero_point + offset) * sums

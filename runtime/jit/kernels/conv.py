@@ -179,5 +179,8 @@ def fits_i32(
         taps = weight.elements // weight.shape[0]
         total = np.int64(taps * far * -weight.dtype.limits[0]) + start
     else:
+        most = values[0].size * far * -int(np.iinfo(values.dtype).min)
+        if most + int(np.max(start)) + addend <= I32_MAX:  # whatever the weights are: nearly always
+            return True
         total = np.abs(values.astype(np.int64)).reshape(len(values), -1).sum(axis=1) * far + start
     return int(np.max(total)) + addend <= I32_MAX

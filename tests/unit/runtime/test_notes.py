@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -234,3 +235,69 @@ def test_notes_count_when_the_cache_is_full(place: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(cache, "MOST", sum(max(entry.PAGE, p.stat().st_size) for p in place.iterdir()) - 1)
     cache._prune(place)
     assert not note.exists()
+
+
+def constants_read(path: Path) -> int:
+    """How often opening the file sums up the packed constants of its code."""
+    with mock.patch.object(entry, "checksum", wraps=entry.checksum) as sums:
+        assert tops(path, trust=False) == 9
+    return int(sums.call_count)
+
+
+def the_code(place: Path) -> Path:
+    (code,) = place.glob(f"*{cache.SUFFIX}")
+    return code
+
+
+def test_constants_of_code_in_a_known_state_are_not_read(place: Path, tmp_path: Path) -> None:
+    assert constants_read(known(tmp_path)) == 0
+
+
+def test_code_in_another_state_is_read_once(place: Path, tmp_path: Path) -> None:
+    path = known(tmp_path)
+    the_code(place).touch()
+    assert constants_read(path) == 1
+    assert constants_read(path) == 0
+
+
+def test_fresh_code_of_somebody_else_is_read_each_time(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = known(tmp_path)
+    monkeypatch.setattr(notes, "SETTLED", 5.0)
+    the_code(place).touch()
+    assert constants_read(path) == 1
+    assert constants_read(path) == 1
+
+
+@pytest.mark.parametrize("keep_time", [True, False])
+def test_damage_of_known_code_is_noticed(place: Path, tmp_path: Path, keep_time: bool) -> None:
+    path = known(tmp_path)
+    code = the_code(place)
+    before, data = code.stat(), bytearray(code.read_bytes())
+    data[-1] ^= 1
+    code.write_bytes(bytes(data))
+    if keep_time:
+        time.sleep(0.02)  # longer than the clock that changes are dated by
+        os.utime(code, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not is_known(path)
+    assert tops(path, trust=False) == 9
+
+
+def test_code_that_a_trusted_file_brings_says_nothing_about_the_cache_s(place: Path, tmp_path: Path) -> None:
+    path = written(tmp_path, with_native_code(program_of(clamp())))
+    assert tops(path, trust=False) == 9  # makes an entry, and a note
+    the_note(place).unlink()
+    assert tops(path, trust=True) == 9
+    assert constants_read(path) == 1
+
+
+def test_use_is_noted_once_an_hour(place: Path, tmp_path: Path) -> None:
+    path = known(tmp_path)
+    code = the_code(place)
+    young = code.stat().st_mtime_ns
+    assert tops(path, trust=False) == 9
+    assert code.stat().st_mtime_ns == young
+    os.utime(code, (1e9, 1e9))
+    assert tops(path, trust=False) == 9
+    assert code.stat().st_mtime_ns >= young - 10**9
