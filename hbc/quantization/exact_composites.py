@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hbc.backend.bpu.target import Target
-from hbc.diagnostics import HbcError, Rejection
+from hbc.diagnostics import Rejection
 from hbc.driver import lower_model
 from hbc.ir import ops
 from hbc.ir.core import Value
@@ -25,13 +25,15 @@ from hbc.ir.types import Quant
 from hbc.options import CompileOptions
 from hbc.passes.decompose import decomposed
 from hbc.passes.matching import activation_behind
+from hbc_runtime.numerics import ScaleRangeError
 
 from .emit import unit_model
 from .exact_integers import recovered
 from .exact_operations import Operation, fingerprint
-from .exact_parts import LeanParts, Plan
+from .exact_parts import Plan
 from .exact_weighted import clamp_of
 from .fake_quantize import FakeQuantize
+from .lean_parts import LeanParts
 from .units import QuantizedOperation
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ class Composite(Operation):
         if key != self.key:
             skeleton.follow(source, fq)
             self.key, self.plan = key, self._planned(skeleton, target, x.device)
-        return None if self.plan is None else self.plan.run(skeleton.x, recovered(x, source.scale, torch.int32)).float()
+        return None if self.plan is None else self.plan.run(recovered(x, source.scale, torch.int32)).float()
 
     def _planned(self, skeleton: _Skeleton, target: Target, device: torch.device) -> Plan | None:
         parts = decomposed(skeleton.op, skeleton.quantize, target, LeanParts)
@@ -115,11 +117,9 @@ class Composite(Operation):
             return None
         assert isinstance(parts, LeanParts)
         try:
-            return Plan.of(parts, target.semantics, device)
-        except HbcError:
+            return Plan.of(skeleton.x, parts, target.semantics, device)
+        except ScaleRangeError:
             return None
-        finally:
-            parts.drop()
 
     def _skeleton(self, unit: QuantizedOperation, shape: tuple[int, ...]) -> _Skeleton | None:
         with torch.no_grad():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hbc.ir.fixed_point import conv as rules
 from hbc.ir.semantics import Semantics
+from hbc.native.accumulators import Held
 from hbc_runtime import numerics
 from hbc_runtime.isa import Scheme
 from hbc_runtime.numerics import ScaleRangeError
@@ -21,7 +22,7 @@ from hbc_runtime.numerics import ScaleRangeError
 from . import exact_constants as constants
 from .exact_constants import Floats, Ints, Requantization
 from .exact_integers import FLOAT32, Through, holder, on_device, put, recovered, requantized_, within
-from .exact_native import KINDS, Accumulators, Held, serves, unpacked
+from .exact_native import KINDS, Accumulators, serves, unpacked
 from .fake_quantize import BITS, FakeQuantize
 from .onnx_rules import pair
 from .units import ACTIVATIONS, QuantizedUnit, QuantizedWeighted

@@ -27,7 +27,7 @@ from hbc.quantization import (  # noqa: E402
 from hbc.quantization import exact as exact_module  # noqa: E402
 from hbc.quantization.exact import Program  # noqa: E402
 from hbc.quantization.exact_composites import Composite  # noqa: E402
-from hbc.quantization.exact_parts import LeanParts  # noqa: E402
+from hbc.quantization.lean_parts import LeanParts  # noqa: E402
 from hbc.quantization.units import QuantizedUnit, units_of  # noqa: E402
 from tests.quantization.test_exact_operations import unit_of  # noqa: E402
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,19 +17,26 @@ from hbc.ir.location import Loc
 from hbc.ir.types import DType, Quant, TensorType
 from hbc.passes.base import Target
 from hbc.passes.quanta import TOP, scale_of, sixteen_bits
-from hbc.passes.segments import FIRST, INPUTS, LAST, Division, divide
+from hbc.passes.segments import FIRST, INPUTS, LAST, divide
 from hbc_runtime import numerics
 
 Function = Callable[[np.ndarray], np.ndarray]  # of reals, in float64
 
 
+class Results(Protocol):
+    """What a table gives."""
+
+    def at(self, q: np.ndarray) -> np.ndarray:
+        """The table's results for integers `q`, each within the reach it was made for."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table's result, the largest distance of its reals from the function, and the division it is made of."""
+    """A table's result, the largest distance of its reals from the function, and what it gives."""
 
     out: Value
     error: float
-    division: Division
+    division: Results
 
 
 class Parts:
