@@ -85,6 +85,7 @@ class Case:
         return self.requantized(q, self.scale(index) / self.out_scale, float(self.limit(index)))
 
 
+Exact = tuple[Tensor, Tensor | None, tuple[int, int]]  # reals, integers before the clamp where they are kept, the clamp
 Rule = Callable[[Case], Tensor | None]  # the result's integers before the clamp; None: the program runs
 RULES: dict[str, tuple[Rule, frozenset[tuple[str, ...]]]] = {}
 
@@ -129,24 +130,30 @@ class Operation:
             fq.observe(y)
         fq.keep_positive()
         with torch.no_grad():
-            q = self._integers(unit, operands, fq, tables)
-            if q is None:
-                return self.program.through(unit, operands, y if grad else None)
-            low, high = clamp_of(fq, self.clip or CLIPS[""])
-            exact = q.clamp(low, high).mul_(fq.scale.detach())
+            found = self._exact(unit, operands, fq, tables, keeps=grad and not fq.is_learned)
+        if found is None:
+            return self.program.through(unit, operands, y if grad else None)
+        exact, q, (low, high) = found
         if y is None or not grad:
             return exact
         if fq.is_learned:
             return Through.apply(fq.quantized(y), exact, None, 0, 0)  # type: ignore[no-untyped-call]
         return Through.apply(y, exact, q, low, high)  # type: ignore[no-untyped-call]
 
-    def _integers(self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any) -> Tensor | None:
+    def _exact(
+        self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any, *, keeps: bool
+    ) -> Exact | None:
+        """The unit's result; None where the program has to tell."""
         sources = [s for s in unit.sources if s is not None]
         case = Case(unit, xs, sources, fq, self.head, self.module, tables, self.instructions[_shapes(xs)])
         try:
-            return RULES[unit.operation][0](case)
+            q = RULES[unit.operation][0](case)
         except ScaleRangeError:
             return None  # the program's error names tensors and scales
+        if q is None:
+            return None
+        low, high = clamp_of(fq, self.clip or CLIPS[""])
+        return q.clamp(low, high).mul_(fq.scale.detach()), q, (low, high)
 
     def _tables(self, unit: QuantizedOperation, operands: Sequence[Tensor]) -> list[np.ndarray] | None:
         """The program's constant tables where it is what the rule computes, else None."""
