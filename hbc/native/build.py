@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from hbc_runtime.jit.emitter import F64, I64, PTR, VOID, Emitter
+from hbc_runtime.jit.emitter import F64, I32, I64, PTR, VOID, Emitter, const, lanes_of, vector
 from hbc_runtime.jit.host import host, target_machine
 
 Emit = Callable[[Emitter], None]
@@ -55,6 +55,16 @@ def function(arguments: str, emit: Emit) -> Native:
 def lanes() -> int:
     """32-bit elements of a vector on this machine."""
     return host().lanes
+
+
+def gathered(e: Emitter, base: ir.Value, index: ir.Value) -> ir.Value:
+    """The i32 elements of an array whose indices, i32, are the lanes of `index`."""
+    n = lanes_of(index)
+    if n == 1:
+        return e.load(base, e.b.sext(index, I64), I32)
+    places = e.b.gep(e.splat(base, n), [index], source_etype=I32)
+    ones, none = const(ir.IntType(1), 1, n), ir.Constant(vector(I32, n), ir.Undefined)
+    return e.intrinsic(f"llvm.masked.gather.v{n}i32.v{n}p0", vector(I32, n), places, ir.Constant(I32, 4), ones, none)
 
 
 @functools.cache

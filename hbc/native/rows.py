@@ -20,7 +20,7 @@ from hbc_runtime.jit.emitter import F32, I32, I64, PTR, Emitter, const, i64, lan
 from hbc_runtime.numerics import I16_MAX, I32_MAX, I32_MIN
 
 from .accumulators import integers
-from .build import Native, function, lanes
+from .build import Native, function, gathered, lanes
 
 REDUCES = frozenset({"largest", "smallest", "total"})
 # Columns of the numbers, int64[steps, 6]: of a sum (lhs multiplier, rhs multiplier, shift), else (multiplier, shifts);
@@ -238,12 +238,7 @@ class _Rows:
         e, n = self.e, lanes_of(x)
         at, first, last = given[FIRST], given[SECOND], given[THIRD]
         index = e.b.sub(e.smin(e.smax(x, e.splat(first, n)), e.splat(last, n)), e.splat(first, n))
-        if n == 1:
-            return e.load(at, e.b.sext(index, I64), I32)
-        places = e.b.gep(e.splat(at, n), [index], source_etype=I32)
-        ones, none = const(ir.IntType(1), 1, n), ir.Constant(vector(I32, n), ir.Undefined)
-        name = f"llvm.masked.gather.v{n}i32.v{n}p0"
-        return e.intrinsic(name, vector(I32, n), places, ir.Constant(I32, 4), ones, none)
+        return gathered(e, at, index)
 
     # ---- reductions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -100,9 +100,18 @@ def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target, kind:
     forms = _forms(op, x, out, clip, target.semantics)
     if isinstance(forms, Rejection):
         return forms
-    hopeful = [build for build in forms[:-1] if kind.least_error(op.loc, build) <= GOOD[out.dtype]] + list(forms[-1:])
-    found = _least(op, hopeful, out, target, kind)
-    if len(hopeful) < len(forms) and (isinstance(found, Rejection) or found.error > GOOD[out.dtype]):
+    skipped: list[Build] = []
+
+    def hopeful() -> Iterator[Build]:
+        for build in forms[:-1]:
+            if kind.least_error(op.loc, build) <= GOOD[out.dtype]:
+                yield build
+            else:
+                skipped.append(build)
+        yield forms[-1]
+
+    found = _least(op, hopeful(), out, target, kind)
+    if skipped and (isinstance(found, Rejection) or found.error > GOOD[out.dtype]):
         if isinstance(found, Parts):
             found.drop()
         found = _least(op, forms, out, target, kind)
@@ -112,7 +121,7 @@ def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target, kind:
     return _too_far(op, out, found.error)
 
 
-def _least(op: Op, forms: Sequence[Build], out: TensorType, target: Target, kind: type[Parts]) -> Parts | Rejection:
+def _least(op: Op, forms: Iterable[Build], out: TensorType, target: Target, kind: type[Parts]) -> Parts | Rejection:
     """The first form that is good, else the best."""
     best: Parts | None = None
     refused = None

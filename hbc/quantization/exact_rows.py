@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,10 +42,12 @@ class Rows:
     def of(source: Value, parts: LeanParts, sem: Semantics) -> Rows | None:
         """None where the parts aren't a chain over rows. Raises ScaleRangeError where a scale has no multiplier."""
         reduced = {p.attrs["axes"] for p in parts.parts if "axes" in p.attrs}
+        first = parts.parts[0]
         if len(reduced) != 1:
             return None
-        made = _Builder(source, parts, sem, next(iter(reduced)))
-        return made.rows() if made.fits else None
+        viewed = first.out.type.shape if first.cls is ops.Reshape else None
+        layout = _Layout.of(source.type.shape, viewed, next(iter(reduced)))
+        return None if layout is None else _made(source, parts.parts, sem, layout)
 
     def run(
         self, x: Tensor, scale: float, out_scale: float, limits: tuple[int, int], *, keeps: bool
@@ -75,93 +78,83 @@ def _inverse(axes: Sequence[int]) -> list[int]:
     return sorted(range(len(axes)), key=lambda i: axes[i])
 
 
-class _Builder:
-    """Makes a chain of parts, one value after the other; `fits` is False once something isn't one of rows."""
+@dataclass(frozen=True)
+class _Layout:
+    """How an operand is cut into rows: its axes in order, those of a row last; which those are; their length."""
 
-    def __init__(self, source: Value, parts: LeanParts, sem: Semantics, axes: tuple[int, ...]) -> None:
-        self.parts, self.sem, self.fits = parts.parts, sem, True
-        self.shape = source.type.shape
-        first = self.parts[0]
-        self.grouped = first.cls is ops.Reshape
-        rank = len(first.out.type.shape if self.grouped else self.shape)
-        self.axes = tuple(sorted(a % rank for a in axes))
-        inner = first.out.type.shape if self.grouped else self.shape
-        self.length = math.prod(inner[a] for a in self.axes)
-        self.ids: dict[Value, int] = {source: 0}
-        self.steps: list[Step] = []
-        self.found: list[Arithmetic | None] = []
-        self.tables: dict[int, tuple[np.ndarray, int]] = {}
-        self.constants: list[np.ndarray] = []
-        if self.grouped and self.axes != tuple(range(rank - len(self.axes), rank)):
-            self.fits = False
-        self.order = self._order()
-        for part in self.parts if self.fits else ():
-            self._add(part)
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    axes: tuple[int, ...]
+    length: int
+    grouped: bool  # rows are another view of the operand
 
-    def _order(self) -> tuple[int, ...]:
-        """The operand's axes, those of a row last."""
-        if self.grouped:
-            return tuple(range(len(self.shape)))
-        return (*(a for a in range(len(self.shape)) if a not in self.axes), *self.axes)
-
-    def _add(self, part: Part) -> None:
-        if part.cls is ops.Const:
-            self._constant(part.out, part.attrs["value"])
-            return
-        a = arithmetic(part, self.sem)
-        operands = tuple(self.ids[v] for v in part.operands)
-        if a.what == "same":
-            self.ids[part.out] = operands[0]
-            return
-        reduces = a.what in rows.REDUCES
-        full = not reduces and any(self._is_full(i) for i in operands)
-        self.steps.append(Step(a.what, operands, full, self._wide(a), a.scheme))
-        self.found.append(a)
-        self.ids[part.out] = len(self.steps)
-        if part.table is not None:
-            self.tables[len(self.steps)] = part.table.values, part.table.first
-
-    def _is_full(self, i: int) -> bool:
-        return i == 0 or self.steps[i - 1].full
-
-    def _wide(self, a: Arithmetic) -> bool:
-        if a.what == "total":
-            return self.length * _LARGEST > numerics.I32_MAX
-        ma, mb, shift = a.numbers
-        return a.what == "sum" and (abs(ma) + abs(mb)) * _LARGEST + (1 << shift) > numerics.I32_MAX
-
-    def _constant(self, out: Value, value: np.ndarray) -> None:
-        """Spread over the rows after which it repeats: those of one entry of the first axis, unless that is reduced."""
-        shape = self.shape
-        array = np.asarray(value, np.int32)
-        array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape) if array.ndim < len(shape) else array
-        if array.size == 1:
-            array = array.reshape(1, 1)
-        elif array.ndim != len(shape) or (0 not in self.axes and array.shape[0] != 1):
-            self.fits = False
-        else:
-            one = shape if 0 in self.axes and not self.grouped else (1, *shape[1:])
-            array = np.ascontiguousarray(np.broadcast_to(array, one).transpose(self.order)).reshape(-1, self.length)
-        self.constants.append(array)
-        self.steps.append(Step("constant", (), full=array.size > 1))
-        self.found.append(None)
-        self.ids[out] = len(self.steps)
-
-    def rows(self) -> Rows | None:
-        """The chain with its numbers."""
-        if not self.steps or not self.steps[-1].full:
+    @staticmethod
+    @functools.lru_cache(maxsize=64)
+    def of(shape: tuple[int, ...], viewed: tuple[int, ...] | None, axes: tuple[int, ...]) -> _Layout | None:
+        """Of an operand that is `viewed` in another shape, or None, and reduced over `axes`; None where none fits."""
+        inner = viewed or shape
+        axes = tuple(sorted(a % len(inner) for a in axes))
+        if viewed is not None and axes != tuple(range(len(inner) - len(axes), len(inner))):
             return None
-        numbers = rows.numbers(len(self.steps))
-        for k, a in enumerate(self.found):
-            if a is None:
-                continue
-            numbers[k, :3] = a.numbers
-            numbers[k, rows.LOW], numbers[k, rows.HIGH] = a.low, a.high
-            if k + 1 in self.tables:
-                values, first = self.tables[k + 1]
-                numbers[k, :3] = values.ctypes.data, first, first + len(values) - 1
-        last = self.found[-1]
-        assert last is not None
-        tables = [values for values, _ in self.tables.values()]
-        chain = Chain(tuple(self.steps))
-        return Rows(chain, self.order, self.length, numbers, self.constants, tables, (last.low, last.high))
+        kept = tuple(a for a in range(len(shape)) if viewed is not None or a not in axes)
+        length = math.prod(inner[a] for a in axes)
+        return _Layout(shape, kept if viewed is not None else (*kept, *axes), axes, length, viewed is not None)
+
+    def spread(self, value: np.ndarray) -> np.ndarray | None:
+        """A constant as int32[rows after which it repeats, length], or one number; None where rows can't have it."""
+        if value.size == 1:
+            return np.array(value, np.int32).reshape(1, 1)
+        array: np.ndarray = value.reshape([1] * max(0, len(self.shape) - value.ndim) + list(value.shape))
+        first = 0 in self.axes and not self.grouped
+        if array.ndim != len(self.shape) or (array.shape[0] != 1 and not first):
+            return None
+        whole = np.broadcast_to(array, self.shape if first else (1, *self.shape[1:])).transpose(self.order)
+        return np.ascontiguousarray(whole.reshape(-1, self.length), np.int32)
+
+
+@functools.lru_cache(maxsize=256)
+def _chain(steps: tuple[Step, ...]) -> Chain:
+    """One chain for all that have its steps: it knows what follows from them."""
+    return Chain(steps)
+
+
+def _wide(a: Arithmetic, length: int) -> bool:
+    """Whether sums of 16-bit integers may leave i32."""
+    if a.what == "total":
+        return length * _LARGEST > numerics.I32_MAX
+    ma, mb, shift = a.numbers
+    return a.what == "sum" and (abs(ma) + abs(mb)) * _LARGEST + (1 << shift) > numerics.I32_MAX
+
+
+def _made(source: Value, parts: Sequence[Part], sem: Semantics, layout: _Layout) -> Rows | None:
+    ids, full = {source: 0}, [True]
+    steps: list[Step] = []
+    constants: list[np.ndarray] = []
+    tables: list[np.ndarray] = []
+    numbers = rows.numbers(len(parts))
+    a = Arithmetic("same")
+    for part in parts:
+        if part.cls is ops.Reshape:
+            ids[part.out] = ids[part.operands[0]]
+            continue
+        if part.cls is ops.Const:
+            array = layout.spread(part.attrs["value"])
+            if array is None:
+                return None
+            constants.append(array)
+            full.append(array.size > 1)
+            steps.append(Step("constant", (), full[-1]))
+        else:
+            a = arithmetic(part, sem)
+            operands = tuple([ids[v] for v in part.operands])
+            full.append(a.what not in rows.REDUCES and any(full[i] for i in operands))
+            numbers[len(steps)] = (*a.numbers, a.low, a.high)
+            if part.table is not None:
+                values, first = part.table.values, part.table.first
+                tables.append(values)
+                numbers[len(steps), :3] = values.ctypes.data, first, first + len(values) - 1
+            steps.append(Step(a.what, operands, full[-1], _wide(a, layout.length), a.scheme))
+        ids[part.out] = len(steps)
+    if not steps or not steps[-1].full:
+        return None
+    return Rows(_chain(tuple(steps)), layout.order, layout.length, numbers, constants, tables, (a.low, a.high))

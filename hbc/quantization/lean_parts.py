@@ -24,7 +24,9 @@ from hbc.ir.semantics import Semantics
 from hbc.ir.types import TensorType
 from hbc.native import divide
 from hbc.passes.base import Target
+from hbc.passes.composites.norm import inverse_root
 from hbc.passes.composites.parts import Function, Parts, Table, i16
+from hbc.passes.composites.sums import Since
 from hbc.passes.quanta import scale_of
 from hbc.passes.segments import FIRST, LAST
 from hbc_runtime import numerics
@@ -33,6 +35,10 @@ from hbc_runtime.isa import Scheme
 _NARROW = 256  # inputs that segments of single inputs hold, whatever the function
 _WIDEST = 1024  # inputs of a cell of the widest segment
 _NOWHERE = Graph()
+_CURVES: dict[Function, divide.Curve] = {
+    np.reciprocal: divide.Curve.INVERSE,
+    inverse_root: divide.Curve.INVERSE_ROOT,
+}
 
 
 @dataclass(frozen=True)
@@ -135,10 +141,21 @@ def _results(f: Function, step: float, scale: float, reach: tuple[int, int]) -> 
         values = numerics.lut_table(lambda _: reals, reals, scale, 0, FIRST, LAST).astype(np.int32)
         return Results(reach[0], values), float(np.abs(values * scale - reals).max())
     first, last = max(reach[0] - _WIDEST, FIRST), min(reach[1] + _WIDEST, LAST + 1)
-    with np.errstate(all="ignore"):  # outside of the reach a function may have no value
-        reals = np.ascontiguousarray(f(np.arange(first, last + 1) * step), np.float64)
-    values, error = divide.table(reals, first, reach, scale)
+    given: np.ndarray | divide.Known | None = _known(f, step)
+    if given is None:
+        with np.errstate(all="ignore"):  # outside of the reach a function may have no value
+            given = np.ascontiguousarray(f(np.arange(first, last + 1) * step), np.float64)
+    values, error = divide.table(given, first, last - first + 1, reach, scale)
     return Results(reach[0], values), error
+
+
+def _known(f: Function, step: float) -> divide.Known | None:
+    """What f is, where its values needn't be given."""
+    curve = _CURVES.get(f.f) if isinstance(f, Since) else None
+    if curve is None:
+        return None
+    assert isinstance(f, Since)
+    return divide.Known(curve, step, f.low, -math.inf if f.since is None else f.since)
 
 
 # ---- what parts compute

@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hbc.native import divide as native
+from hbc.passes.composites.norm import inverse_root
+from hbc.passes.composites.sums import Since
 from hbc.passes.segments import FIRST, INPUTS, LAST, divide
 from hbc_runtime import numerics
 
@@ -40,12 +42,24 @@ def test_tables_are_those_of_the_compiler(name: str, a: int, b: int, scale: floa
     f, low, high = FUNCTIONS[name], min(a, b), max(a, b)
     first, last = max(low - AROUND, FIRST), min(high + AROUND, LAST + 1)
     with np.errstate(all="ignore"):
-        ours, error = native.table(f(np.arange(first, last + 1)), first, (low, high), scale)
+        ours, error = native.table(f(np.arange(first, last + 1)), first, last - first + 1, (low, high), scale)
         values = numerics.lut_table(f, INPUTS, scale, 0, FIRST, LAST)
         q = np.arange(low, high + 1)
         theirs = divide(values, (low, high)).at(q)
         assert np.array_equal(ours, theirs)
         assert np.array_equal(error, np.abs(theirs * scale - f(q)).max(), equal_nan=True)
+
+
+@pytest.mark.parametrize("since", [None, 7.1])
+@pytest.mark.parametrize(("f", "curve"), [(inverse_root, "INVERSE_ROOT"), (np.reciprocal, "INVERSE")])
+def test_known_curves_have_the_values_of_numpy(f: Callable[..., np.ndarray], curve: str, since: float | None) -> None:
+    reach, step, low, scale = (120, LAST), 3.1e-3, 0.41, 1 / np.sqrt(0.41) / LAST
+    first, count = reach[0] - AROUND, LAST + 2 - (reach[0] - AROUND)
+    reals = Since(f, low, since)(np.arange(first, first + count) * step)
+    known = native.Known(native.Curve[curve], step, low, -np.inf if since is None else since)
+    ours, theirs = (native.table(r, first, count, reach, scale) for r in (known, reals))
+    assert np.array_equal(ours[0], theirs[0])
+    assert ours[1] == theirs[1]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

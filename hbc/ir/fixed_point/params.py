@@ -40,7 +40,7 @@ def scalar_zero_point(t: TensorType) -> int:
 def clamp_limits(out: TensorType, clip: tuple[float, float] = NO_CLIP) -> tuple[int, int]:
     """The integers that `clip` (real numbers) leaves of the result's range: the clip's ends quantised half to even."""
     lo, hi = out.dtype.limits
-    if out.quant is None or not out.quant.is_per_tensor:
+    if clip == NO_CLIP or out.quant is None or not out.quant.is_per_tensor:
         return lo, hi
     s, zp = out.quant.scale[0], out.quant.zero_point[0]
 

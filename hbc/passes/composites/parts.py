@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,8 +74,7 @@ class Parts:
 
     def binary(self, cls: type[ops.Binary], a: Value, b: Value, scale: float, **attrs: Any) -> Value:
         """An elementwise op of two tensors with an i16 result of `scale`."""
-        shape = np.broadcast_shapes(a.type.shape, b.type.shape)
-        return self.make(cls, a, b, type=i16(tuple(shape), scale), **attrs)
+        return self.make(cls, a, b, type=i16(_joined(a.type.shape, b.type.shape), scale), **attrs)
 
     def reduce(self, cls: type[ops.Reduce], x: Value, axes: tuple[int, ...], scale: float | None = None) -> Value:
         """A reduction that keeps its axes: an i16 result of `scale`, or `x`'s own type (largest, smallest)."""
@@ -85,9 +85,12 @@ class Parts:
     def constant(self, reals: np.ndarray, scale: float | None = None) -> Value:
         """Reals as i16, of their own range where no scale is given (half to even)."""
         if scale is None:
-            ints, scale = sixteen_bits(reals)
-        else:
-            ints = np.asarray(np.clip(np.rint(reals / np.float64(np.float32(scale))), -TOP, TOP), np.int16)
+            return self.made_constant(*sixteen_bits(reals))
+        ints = np.asarray(np.clip(np.rint(reals / np.float64(np.float32(scale))), -TOP, TOP), np.int16)
+        return self.made_constant(ints, scale)
+
+    def made_constant(self, ints: np.ndarray, scale: float) -> Value:
+        """Integers of 16 bits that stand for reals by a scale."""
         return self.make(ops.Const, value=ints, type=i16(ints.shape, scale))
 
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
@@ -102,6 +105,12 @@ class Parts:
         return Table(self.make(ops.SegmentLut, x, segments, table, type=t), error, division)
 
 
+@lru_cache(maxsize=256)
+def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(np.broadcast_shapes(a, b))
+
+
+@lru_cache(maxsize=256)
 def i16(shape: tuple[int, ...], scale: float) -> TensorType:
     """The type of an inner tensor: i16, zero point 0, a float32 scale (D9)."""
     return TensorType(shape, DType.I16, Quant.per_tensor(float(np.float32(scale))))
