@@ -100,21 +100,24 @@ def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target, kind:
     forms = _forms(op, x, out, clip, target.semantics)
     if isinstance(forms, Rejection):
         return forms
-    skipped: list[Build] = []
+    bounds: dict[Build, float] = {}  # of forms that can't be good
 
     def hopeful() -> Iterator[Build]:
         for build in forms[:-1]:
-            if kind.least_error(op.loc, build) <= GOOD[out.dtype]:
+            bound = kind.least_error(op.loc, build)
+            if bound <= GOOD[out.dtype]:
                 yield build
             else:
-                skipped.append(build)
+                bounds[build] = bound
         yield forms[-1]
 
     found = _least(op, hopeful(), out, target, kind)
-    if skipped and (isinstance(found, Rejection) or found.error > GOOD[out.dtype]):
+    most = math.inf if isinstance(found, Rejection) else found.error
+    if most > GOOD[out.dtype] and any(bound <= most for bound in bounds.values()):
         if isinstance(found, Parts):
             found.drop()
-        found = _least(op, forms, out, target, kind)
+        rivals = [build for build in forms if bounds.get(build, 0.0) <= most]
+        found = _least(op, rivals, out, target, kind)
     if isinstance(found, Rejection) or found.error <= LIMITS[out.dtype]:
         return found
     found.drop()

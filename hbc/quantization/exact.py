@@ -24,6 +24,7 @@ from .emit import unit_model
 from .exact_composites import COMPOSITES, Composite
 from .exact_cpu import PLACED_BY_TYPE, OnCpu, on_grid
 from .exact_integers import Through
+from .exact_matmul import Matmul
 from .exact_operations import Operation, fingerprint, reals, wants_gradient
 from .exact_sample import has_rule
 from .exact_table import Table
@@ -51,6 +52,8 @@ def strategy(unit: QuantizedUnit) -> Strategy:
         return Table(Program())
     if unit.operation in COMPOSITES:
         return Composite(unit, Program())
+    if unit.operation == "matmul":
+        return Matmul(unit, Program())
     return Operation(unit, Program()) if has_rule(unit) else Program()
 
 

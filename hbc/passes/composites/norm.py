@@ -24,7 +24,7 @@ from hbc.ir.types import DType, TensorType
 from hbc.passes.quanta import ROUNDED, TOP, reach_of, scale_of, sixteen_bits
 
 from .parts import Parts, Table, i16, size_along, sum_error
-from .sums import Curve, Domain, Form, Offset, Terms, of_sum
+from .sums import Curve, Domain, Form, Offset, Since, Terms, of_sum
 
 ROOM = 17 / 16  # the table of 1/range is at most 1/256 off
 STEP = ROOM / TOP  # of a row's elements after the division, and of their squares
@@ -115,7 +115,7 @@ def _rows(parts: Parts, x: Value, norm: Norm) -> _Rows:
     step, widest = (scale_of(x.type), 255) if narrow else (2 * scale_of(x.type), TOP)
     span = parts.binary(ops.Sub, largest, smallest, step)
     least = max(step, widest * step / SMALLEST, 2 * math.sqrt(norm.epsilon))
-    inverse = parts.table(span, lambda a: 1 / np.maximum(a, least), 1 / least / TOP, (0, widest))
+    inverse = parts.table(span, Since(np.reciprocal, least, None), 1 / least / TOP, (0, widest))
     if norm.centred:
         shifted = _shifted(parts, x, largest, smallest)
         unit = parts.binary(ops.Mul, shifted, inverse.out, STEP)
