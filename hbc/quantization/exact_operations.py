@@ -115,7 +115,7 @@ class Operation:
         self.clip = CLIPS[tail] if tail in RELUS or not tail else None
         plain = len(nodes) <= 2 and operation(self.head, modules) == unit.operation
         fq = unit.activation_post_process
-        self.fits = plain and self.clip is not None and _takes(self.head) and fq is not None and not fq.spec.narrow
+        self.fits = plain and self.clip is not None and _takes(self.head) and fq is not None
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         assert isinstance(unit, QuantizedOperation)
@@ -161,7 +161,9 @@ class Operation:
         if shapes not in self.tables:
             model = self.program.prepared(unit, list(shapes)).program.models[0]
             found = [i for s in model.segments for i in getattr(s, "instructions", ())]
-            computing = [i for i in found if type(i).__name__ not in _MOVED]
+            narrow = any(fq is not None and fq.spec.narrow for fq in (*unit.sources, unit.activation_post_process))
+            moved = _MOVED | {"Clamp"} if narrow else _MOVED  # by which operands and results stay narrow
+            computing = [i for i in found if type(i).__name__ not in moved]
             names = tuple(sorted(dict.fromkeys(type(i).__name__ for i in computing)))
             whole = all(hasattr(s, "instructions") for s in model.segments)
             fits = whole and names in RULES[unit.operation][1]

@@ -18,6 +18,7 @@ from hbc.native import rows
 from hbc.native.build import shared
 from hbc.native.rows import Chain, Step
 from hbc_runtime import numerics
+from hbc_runtime.isa import Scheme
 
 from .lean_parts import Arithmetic, LeanParts, Part, arithmetic
 
@@ -112,10 +113,13 @@ class _Layout:
         return np.ascontiguousarray(whole.reshape(-1, self.length), np.int32)
 
 
+_Fields = tuple[str, tuple[int, ...], bool, bool, Scheme]  # of a Step: plain tuples are made and compared faster
+
+
 @functools.lru_cache(maxsize=256)
-def _chain(steps: tuple[Step, ...]) -> Chain:
+def _chain(steps: tuple[_Fields, ...]) -> Chain:
     """One chain for all that have its steps: it knows what follows from them."""
-    return Chain(steps)
+    return Chain(tuple(Step(*fields) for fields in steps))
 
 
 def _wide(a: Arithmetic, length: int) -> bool:
@@ -128,7 +132,7 @@ def _wide(a: Arithmetic, length: int) -> bool:
 
 def _made(source: Value, parts: Sequence[Part], sem: Semantics, layout: _Layout) -> Rows | None:
     ids, full = {source: 0}, [True]
-    steps: list[Step] = []
+    steps: list[_Fields] = []
     constants: list[np.ndarray] = []
     tables: list[np.ndarray] = []
     numbers = rows.numbers(len(parts))
@@ -143,7 +147,7 @@ def _made(source: Value, parts: Sequence[Part], sem: Semantics, layout: _Layout)
                 return None
             constants.append(array)
             full.append(array.size > 1)
-            steps.append(Step("constant", (), full[-1]))
+            steps.append(("constant", (), full[-1], False, Scheme.NONE))
         else:
             a = arithmetic(part, sem)
             operands = tuple([ids[v] for v in part.operands])
@@ -153,8 +157,8 @@ def _made(source: Value, parts: Sequence[Part], sem: Semantics, layout: _Layout)
                 values, first = part.table.values, part.table.first
                 tables.append(values)
                 numbers[len(steps), :3] = values.ctypes.data, first, first + len(values) - 1
-            steps.append(Step(a.what, operands, full[-1], _wide(a, layout.length), a.scheme))
+            steps.append((a.what, operands, full[-1], _wide(a, layout.length), a.scheme))
         ids[part.out] = len(steps)
-    if not steps or not steps[-1].full:
+    if not steps or not full[-1]:
         return None
     return Rows(_chain(tuple(steps)), layout.order, layout.length, numbers, constants, tables, (a.low, a.high))

@@ -53,19 +53,28 @@ class Weighted:
 
     def __init__(self, unit: QuantizedWeighted, program: Program) -> None:
         self.program = program
-        fq = unit.activation_post_process
-        spatial = unit.kind in {nn.Conv3d, nn.ConvTranspose3d}
-        self.by_program = spatial or (fq is not None and fq.spec.narrow) or unit.weight_fake_quant.spec.dtype != "int8"
+        self.by_program = unit.weight_fake_quant.spec.dtype != "int8"
+        self.on_bpu: dict[Any, bool] = {}  # by shapes, of convolutions over volumes: whether the program has integers
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         assert isinstance(unit, QuantizedWeighted)
         if not unit.weight_fake_quant.is_ready() or (self.by_program and unit.weight_fake_quant.observes()):
             unit.weight_fake_quant.observe(unit.folded()[0])
         try:
-            y = None if self.by_program else self._in_torch(unit, operands)
+            y = None if self.by_program or not self._has_integers(unit, operands) else self._in_torch(unit, operands)
         except ScaleRangeError:
             y = None  # the program's error names tensors and scales
         return self.program(unit, operands) if y is None else y
+
+    def _has_integers(self, unit: QuantizedWeighted, operands: Sequence[Tensor]) -> bool:
+        """False where the program computes in reals, as it does for some volumes: it is asked once."""
+        if unit.kind not in {nn.Conv3d, nn.ConvTranspose3d}:
+            return True
+        shapes = tuple(tuple(x.shape) for x in operands)
+        if shapes not in self.on_bpu:
+            model = self.program.prepared(unit, list(shapes)).program.models[0]
+            self.on_bpu[shapes] = all(hasattr(s, "instructions") for s in model.segments)
+        return self.on_bpu[shapes]
 
     def _in_torch(self, unit: QuantizedWeighted, operands: Sequence[Tensor]) -> Tensor | None:
         weight, bias = unit.folded()
