@@ -31,6 +31,7 @@ from .units import QuantizedOperation, QuantizedUnit
 if TYPE_CHECKING:
     from .exact import Program
 
+_MODELESS = (nn.Softmax, nn.LogSoftmax, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.ReLU, nn.ReLU6, nn.AvgPool2d)
 _MOVED = frozenset({"Quantize", "Dequantize", "Transpose", "Reshape"})  # around the one that computes
 
 
@@ -195,11 +196,19 @@ def wants_gradient(unit: QuantizedUnit, operands: Sequence[Tensor]) -> bool:
 def reals(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
     """The unit in reals, its result not quantised; batch norms of frozen statistics, as the program has them."""
     training = unit.training
+    if not training or not _has_modes(unit):
+        return unit.compute(*operands)
     unit.eval()
     try:
         return unit.compute(*operands)
     finally:
         unit.train(training)
+
+
+def _has_modes(unit: QuantizedUnit) -> bool:
+    """True where training may differ from evaluation."""
+    inside = unit.body.children() if isinstance(unit, QuantizedOperation) else [unit]
+    return not all(isinstance(m, _MODELESS) for m in inside)
 
 
 def fingerprint(unit: QuantizedUnit) -> Any:

@@ -99,7 +99,7 @@ class Weighted:
         source, other = unit.sources[0], unit.sources[1] if unit.has_addend else None
         assert source is not None
         channels = unit.out_channels
-        s_in, s_w = _scale(source)[0], _scale(unit.weight_fake_quant)
+        s_in, s_w = source.scale.item(), _scale(unit.weight_fake_quant)
         acc_scale = _spread(s_in * s_w, channels)
         sums = ints.abs().sum([d for d in range(ints.dim()) if d != unit.axis]).cpu().numpy().astype(np.float64)
         sums = _spread(sums, channels)
@@ -167,7 +167,7 @@ class Weighted:
         x, source = operands[0], unit.sources[0]
         assert source is not None
         held = Held.F32 if job.products < FLOAT32 else Held.SPLIT if job.splits else Held.F64
-        q = unpacked(x, float(_scale(source)[0]), held)
+        q = unpacked(x, source.scale.item(), held)
         if held is Held.SPLIT:  # both halves as one batch
             y = unit.product(q if unit.kind is nn.Linear else q.flatten(0, 1), ints).contiguous()
             y = y if unit.kind is nn.Linear else y.view(2, x.shape[0], *y.shape[1:])
@@ -181,7 +181,7 @@ class Weighted:
         other = unit.sources[1]
         assert other is not None
         joined = operands[1].expand(y.shape[1:] if held is Held.SPLIT else y.shape).contiguous()
-        return replace(acc, addend=joined, addend_scale=float(_scale(other)[0]), mixed=job.addend)
+        return replace(acc, addend=joined, addend_scale=other.scale.item(), mixed=job.addend)
 
     @staticmethod
     def _accumulator(unit: QuantizedWeighted, job: _Job, ints: Tensor, q: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class Weighted:
             zero = np.zeros(len(job.acc_scale), np.int64)
             r = Requantization(Scheme.NONE, zero, zero, zero, zero)
         else:
-            ratio = job.acc_scale / _scale(fq)[0]
+            ratio = job.acc_scale / fq.scale.item()
             r = constants.requantization(ratio, wide=fq.spec.dtype == "int16", bias=True)
         offset = stored(job.bias + r.rounding, unit.march) - job.bias
         return r, offset, job.bound + float(np.abs(offset).max(initial=0))
@@ -225,7 +225,7 @@ def _is_native(unit: QuantizedWeighted, ints: Tensor, operands: Sequence[Tensor]
     looks = fq is not None and fq.observes() and not (fq.observer is not None and fq.observer.is_cheap)
     if looks or (unit.kind is not nn.Linear and operands[0].dim() != ints.dim()):
         return False
-    return serves(operands, [float(_scale(s)[0]) for s in unit.sources if s is not None])
+    return serves(operands, [s.scale.item() for s in unit.sources if s is not None])
 
 
 def _ends_of(unit: QuantizedWeighted, acc: Accumulators, acc_scale: Floats) -> Tensor:
@@ -264,7 +264,7 @@ def stored(bias: Ints, march: str) -> Ints:
 
 def clamp_of(fq: FakeQuantize, clip: tuple[float, float]) -> tuple[int, int]:
     """The integers that a relu leaves of a result's range, as `fixed_point.params.clamp_limits`."""
-    scale = _scale(fq)[0]
+    scale = fq.scale.item()
 
     def integer(x: float, end: int) -> int:
         return round(min(max(x / scale, fq.spec.qmin), fq.spec.qmax)) if math.isfinite(x) else end
@@ -274,7 +274,10 @@ def clamp_of(fq: FakeQuantize, clip: tuple[float, float]) -> tuple[int, int]:
 
 def _scale(fq: FakeQuantize) -> Floats:
     """Scales as float64 of their float32."""
-    return fq.scale.detach().cpu().numpy().astype(np.float64)
+    scale = fq.scale.detach()
+    if scale.numel() == 1:
+        return np.array([scale.item()])
+    return scale.cpu().numpy().astype(np.float64)
 
 
 def _is_plain(unit: QuantizedWeighted) -> bool:
