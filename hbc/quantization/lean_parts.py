@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,8 @@ class LeanParts(Parts):
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
         """As `Parts.table`, without constants."""
         t = i16(x.type.shape, scale)
-        results, error = _results(f, scale_of(x.type), scale_of(t), reach)
+        make = _remembered if isinstance(f, Since) else _results
+        results, error = make(f, scale_of(x.type), scale_of(t), reach)
         return self.made(x, t, results, error)
 
     def made(self, x: Value, t: TensorType, results: Results, error: float) -> Table:
@@ -147,6 +149,12 @@ def _results(f: Function, step: float, scale: float, reach: tuple[int, int]) -> 
             given = np.ascontiguousarray(f(np.arange(first, last + 1) * step), np.float64)
     values, error = divide.table(given, first, last - first + 1, reach, scale)
     return Results(reach[0], values), error
+
+
+@lru_cache(maxsize=64)
+def _remembered(f: Since, step: float, scale: float, reach: tuple[int, int]) -> tuple[Results, float]:
+    """As `_results`: forms of a composite share tables, and so do steps between which no scale moves."""
+    return _results(f, step, scale, reach)
 
 
 def _known(f: Function, step: float) -> divide.Known | None:
