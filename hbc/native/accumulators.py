@@ -185,69 +185,72 @@ def _scale_at(
 def ranger(kind: Kind) -> Native:
     """A function (out, first, second, addend, table, channels, inner, 1/addend scale, begin, end).
 
-    It finds the least and largest accumulators, f64: along NONE in out[2, lanes] (of all in any lane); PLANES in
-    out[2 · plane] and behind; LAST, whose items are channels and `inner` rows, in out[2 · channel] and behind.
+    It finds the least and largest accumulators, f64: along NONE in out[2]; PLANES in out[2 · plane] and behind; LAST,
+    whose items are channels and `inner` rows, in out[2 · channel] and behind.
     """
+    return function("pppppiidii", lambda e: _Ranges(e, kind).emit())
 
-    def emit(e: Emitter) -> None:
-        out, first, second, addend, table, channels, inner, inverse, begin, end = e.args
-        src = _Sources(first, second, addend, e.b.fptrunc(inverse, F32))
-        scalar = I64 if kind.wide else I32
-        edge = (1 << (scalar.width - 1)) - 1
 
-        def fold(
-            start: ir.Value, stop: ir.Value, n: int, at: Callable[[ir.Value], tuple[ir.Value, Parameters]]
-        ) -> list[ir.Value]:
-            def step(k: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
-                place, row = at(k)
-                acc = _accumulator(e, kind, src, place, n, row)
-                return [e.smin(state[0], acc), e.smax(state[1], acc)]
+class _Ranges:
+    """Writes a ranger."""
 
-            return e.fold(
-                start,
-                stop,
-                [const(scalar, edge, n), const(scalar, -edge - 1, n)],
-                step,
-                step=1 if kind.along is Along.LAST else n,
-            )
+    def __init__(self, e: Emitter, kind: Kind) -> None:
+        self.e, self.kind = e, kind
+        self.out, first, second, addend, self.table, self.channels, self.inner, inverse, self.begin, self.end = e.args
+        self.src = _Sources(first, second, addend, e.b.fptrunc(inverse, F32))
+        self.scalar = I64 if kind.wide else I32
 
-        def line(start: ir.Value, stop: ir.Value, row: dict[int, Parameters]) -> list[ir.Value]:
-            """Over neighbours of one channel: lanes of whole vectors, then those that are left."""
-            count = lanes()
-            middle = e.b.add(start, e.b.mul(e.b.sdiv(e.b.sub(stop, start), i64(count)), i64(count)))
-            most = _reduced(e, fold(start, middle, count, lambda k: (k, row[count])))
-            rest = fold(middle, stop, 1, lambda k: (k, row[1]))
-            return [e.smin(most[0], rest[0]), e.smax(most[1], rest[1])]
-
-        def put(found: Sequence[ir.Value], place: ir.Value) -> None:
-            for j, v in enumerate(found):
-                e.store(e.b.sitofp(v, F64), out, e.b.add(e.b.mul(place, i64(2)), i64(j)))
-
-        def readers(channel: ir.Value) -> dict[int, Parameters]:
-            made = {n: _reader(e, kind, table, channels, channel, n) for n in (lanes(), 1)}
-            for reader in made.values():
-                _load_all(kind, reader)
-            return made
-
-        if kind.along is Along.NONE:
-            put(line(begin, end, readers(i64(0))), i64(0))
-        elif kind.along is Along.PLANES:
-            with e.loop(begin, end) as plane:
-                start = e.b.mul(plane, inner)
-                put(line(start, e.b.add(start, inner), readers(e.b.urem(plane, channels))), plane)
+    def emit(self) -> None:
+        """By where the channels are."""
+        e = self.e
+        if self.kind.along is Along.NONE:
+            self._put(self._line(self.begin, self.end, i64(0)), i64(0))
+        elif self.kind.along is Along.PLANES:
+            with e.loop(self.begin, self.end) as plane:
+                start = e.b.mul(plane, self.inner)
+                channel = e.b.urem(plane, self.channels)
+                self._put(self._line(start, e.b.add(start, self.inner), channel), plane)
         else:
+            span(e, self.begin, self.end, lanes(), self._columns)
 
-            def columns(c: ir.Value, n: int) -> None:
-                row = _reader(e, kind, table, channels, c, n)
-                _load_all(kind, row)
-                found = fold(i64(0), inner, n, lambda k: (e.b.add(e.b.mul(k, channels), c), row))
-                for lane in range(n):
-                    ends = found if n == 1 else [e.b.extract_element(v, ir.Constant(I32, lane)) for v in found]
-                    put(ends, e.b.add(c, i64(lane)))
+    def _reader(self, channel: ir.Value, n: int) -> Parameters:
+        row = _reader(self.e, self.kind, self.table, self.channels, channel, n)
+        _load_all(self.kind, row)
+        return row
 
-            span(e, begin, end, lanes(), columns)
+    def _fold(
+        self, start: ir.Value, stop: ir.Value, n: int, row: Parameters, at: Callable[[ir.Value], ir.Value], step: int
+    ) -> list[ir.Value]:
+        """The least and the largest of the accumulators `at` k, in lanes."""
+        e, edge = self.e, (1 << (self.scalar.width - 1)) - 1
 
-    return function("pppppiidii", emit)
+        def body(k: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
+            acc = _accumulator(e, self.kind, self.src, at(k), n, row)
+            return [e.smin(state[0], acc), e.smax(state[1], acc)]
+
+        return e.fold(start, stop, [const(self.scalar, edge, n), const(self.scalar, -edge - 1, n)], body, step=step)
+
+    def _line(self, start: ir.Value, stop: ir.Value, channel: ir.Value) -> list[ir.Value]:
+        """Over neighbours of one channel: whole vectors, then what is left."""
+        e, count = self.e, lanes()
+        middle = e.b.add(start, e.b.mul(e.b.sdiv(e.b.sub(stop, start), i64(count)), i64(count)))
+        many, one = self._reader(channel, count), self._reader(channel, 1)
+        most = _reduced(e, self._fold(start, middle, count, many, lambda k: k, count))
+        rest = self._fold(middle, stop, 1, one, lambda k: k, 1)
+        return [e.smin(most[0], rest[0]), e.smax(most[1], rest[1])]
+
+    def _columns(self, c: ir.Value, n: int) -> None:
+        """Channels [c, c + n) of the last axis, over all rows."""
+        e = self.e
+        row = self._reader(c, n)
+        found = self._fold(i64(0), self.inner, n, row, lambda k: e.b.add(e.b.mul(k, self.channels), c), 1)
+        for lane in range(n):
+            ends = found if n == 1 else [e.b.extract_element(v, ir.Constant(I32, lane)) for v in found]
+            self._put(ends, e.b.add(c, i64(lane)))
+
+    def _put(self, found: Sequence[ir.Value], place: ir.Value) -> None:
+        for j, v in enumerate(found):
+            self.e.store(self.e.b.sitofp(v, F64), self.out, self.e.b.add(self.e.b.mul(place, i64(2)), i64(j)))
 
 
 def _reduced(e: Emitter, found: Sequence[ir.Value]) -> list[ir.Value]:

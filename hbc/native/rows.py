@@ -11,7 +11,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from llvmlite import ir
 
 from hbc_runtime.isa import Scheme
@@ -23,7 +22,7 @@ from .accumulators import integers
 from .build import Native, function, gathered, lanes
 
 REDUCES = frozenset({"largest", "smallest", "total"})
-# Columns of the numbers, int64[steps, 6]: of a sum (lhs multiplier, rhs multiplier, shift), else (multiplier, shifts);
+# Columns of the numbers, int64[steps, 5]: of a sum (lhs multiplier, rhs multiplier, shift), else (multiplier, shifts);
 # the limits; of a table (address, first input, last input).
 FIRST, SECOND, THIRD, LOW, HIGH, COLUMNS = range(6)
 
@@ -79,11 +78,6 @@ class Chain:
     def is_full(self, i: int) -> bool:
         """True for a value of a number per element."""
         return i == 0 or self.steps[i - 1].full
-
-
-def numbers(steps: int) -> np.ndarray:
-    """Numbers of that many steps, all 0."""
-    return np.zeros((steps, COLUMNS), np.int64)
 
 
 @functools.cache

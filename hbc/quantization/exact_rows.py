@@ -135,7 +135,7 @@ def _made(source: Value, parts: Sequence[Part], sem: Semantics, layout: _Layout)
     steps: list[_Fields] = []
     constants: list[np.ndarray] = []
     tables: list[np.ndarray] = []
-    numbers = rows.numbers(len(parts))
+    numbers: list[tuple[int, ...]] = []
     a = Arithmetic("same")
     for part in parts:
         if part.cls is ops.Reshape:
@@ -148,17 +148,27 @@ def _made(source: Value, parts: Sequence[Part], sem: Semantics, layout: _Layout)
             constants.append(array)
             full.append(array.size > 1)
             steps.append(("constant", (), full[-1], False, Scheme.NONE))
+            numbers.append((0, 0, 0, 0, 0))
         else:
             a = arithmetic(part, sem)
             operands = tuple([ids[v] for v in part.operands])
-            full.append(a.what not in rows.REDUCES and any(full[i] for i in operands))
-            numbers[len(steps)] = (*a.numbers, a.low, a.high)
+            full.append(a.what not in rows.REDUCES and True in [full[i] for i in operands])
+            given = a.numbers
             if part.table is not None:
                 values, first = part.table.values, part.table.first
                 tables.append(values)
-                numbers[len(steps), :3] = values.ctypes.data, first, first + len(values) - 1
+                given = values.ctypes.data, first, first + len(values) - 1
+            numbers.append((*given, a.low, a.high))
             steps.append((a.what, operands, full[-1], _wide(a, layout.length), a.scheme))
         ids[part.out] = len(steps)
     if not steps or not full[-1]:
         return None
-    return Rows(_chain(tuple(steps)), layout.order, layout.length, numbers, constants, tables, (a.low, a.high))
+    return Rows(
+        _chain(tuple(steps)),
+        layout.order,
+        layout.length,
+        np.array(numbers, np.int64),
+        constants,
+        tables,
+        (a.low, a.high),
+    )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,15 +57,14 @@ class Results:
 _NOTHING = Results(0, np.zeros(0, np.int32))
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """An op that is never made: its class, operands, attributes, result; a table has its results."""
 
     cls: type[Op]
     operands: tuple[Value, ...]
     attrs: dict[str, Any]
     out: Value
-    table: Results | None = field(default=None)
+    table: Results | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -129,6 +128,12 @@ class LeanParts(Parts):
 class _Sketch(LeanParts):
     """Parts of which only types are known; wide tables hold nothing, and have no error."""
 
+    def make(self, cls: type[Op], *operands: Value, type: TensorType | None = None, **attrs: Any) -> Value:  # noqa: A002
+        """A value of the part's type."""
+        if type is None:
+            return super().make(cls, *operands, **attrs)
+        return Value(type, _NOWHERE, 0)
+
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
         """Only what narrow tables hold is computed."""
         if reach[1] - reach[0] < _NARROW:
@@ -169,8 +174,7 @@ def _known(f: Function, step: float) -> divide.Known | None:
 # ---- what parts compute
 
 
-@dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(NamedTuple):
     """A part's numbers. `what`: sum (lhs, rhs multipliers, shift), product, total (multiplier, shifts), largest,
     smallest, larger, smaller, clip, look or same; the result lies in [low, high].
     """

@@ -13,7 +13,7 @@ the type holds are all divided by that, and have the fewer bits the narrower the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -146,7 +146,7 @@ def _epsilon(span: Value, inverse: Table, epsilon: float, widest: int) -> Offset
 
     def make(parts: Parts, scale: float) -> tuple[Value, float]:
         def f(a: np.ndarray) -> np.ndarray:
-            q = np.clip(np.rint(a / scale_of(span.type)), 0, widest)
+            q = np.minimum(np.maximum(np.rint(a / scale_of(span.type)), 0), widest)
             divided = inverse.division.at(q) * scale_of(inverse.out.type)
             return np.minimum(epsilon * divided**2, scale * TOP)
 
@@ -223,4 +223,5 @@ def _scaled(
 
 def _with_row_error(terms: Terms, error: float) -> Terms:
     """Squares of elements that are themselves off add their square; the part that grows with them is `relative`'s."""
-    return replace(terms, error=terms.error + error**2, fine_error=terms.fine_error + error**2)
+    more = error**2
+    return Terms(terms.coarse, terms.error + more, terms.relative, terms.fine, terms.fine_error + more)
