@@ -21,7 +21,7 @@ from torch import nn
 
 from bench.qat_nets import NETS
 from bench.report import machine
-from hbc.quantization import QAT, calibrate, prepare, set_fake_quantize, set_forward, set_march
+from hbc.quantization import QAT, ModuleNameSetter, calibrate, prepare, set_fake_quantize, set_forward, set_march
 from hbc.quantization.pytree import walk
 
 WARM = 2  # turns that aren't counted
@@ -54,12 +54,15 @@ def stepper(model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def trained(name: str, seed: int = 0) -> dict[str, tuple[nn.Module, torch.Tensor]]:
-    """The network as it is, prepared in plain and prepared in exact forward, each in training mode, and a batch."""
+def trained(name: str, dtype: str = "int8", seed: int = 0) -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """The network as it is, prepared in plain and prepared in exact forward, each in training mode, and a batch.
+
+    `dtype`: of all activations; weights are int8.
+    """
     torch.manual_seed(seed)
     kind, shape = NETS[name]
     model, x = kind().eval(), torch.randn(shape)
-    prepared = prepare(model, (x,))
+    prepared = prepare(model, (x,), ModuleNameSetter({"": dtype}) if dtype != "int8" else None)
     calibrate(prepared, [x], progress=False)
     set_fake_quantize(prepared, QAT)
     models = {"float": model, "plain": prepared, "exact": copy.deepcopy(prepared)}
@@ -68,10 +71,10 @@ def trained(name: str, seed: int = 0) -> dict[str, tuple[nn.Module, torch.Tensor
     return {mode: (m.train(), x) for mode, m in models.items()}
 
 
-def measure(name: str, turns: int) -> Steps:
+def measure(name: str, turns: int, dtype: str = "int8") -> Steps:
     """Turns of one step of each kind."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    models = trained(name)
+    models = trained(name, dtype)
     steps = {mode: stepper(*pair) for mode, pair in models.items()}
     times: dict[str, list[float]] = {mode: [] for mode in steps}
     for turn in range(turns + WARM):
@@ -97,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.qat", description=__doc__)
     parser.add_argument("nets", nargs="*", help=f"among {', '.join(NETS)}; all by default")
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--dtype", choices=["int8", "int16"], default="int8", help="of all activations")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--march", default="nash-e")
     parser.add_argument("--json", type=Path)
@@ -106,9 +110,10 @@ def main() -> None:
         parser.error(f"no network {unknown[0]!r}; there are {', '.join(NETS)}")
     torch.set_num_threads(options.threads)
     set_march(options.march)
-    found = [measure(name, options.turns) for name in options.nets or NETS]
-    head = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "threads": options.threads}
-    print(f"{head['date']}, {head['machine']}, {options.threads} threads, {options.turns} turns\n\n{table(found)}")
+    found = [measure(name, options.turns, options.dtype) for name in options.nets or NETS]
+    head = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "threads": options.threads, "dtype": options.dtype}
+    how = f"{options.dtype}, {options.threads} threads, {options.turns} turns"
+    print(f"{head['date']}, {head['machine']}, {how}\n\n{table(found)}")
     if options.json:
         options.json.write_text(json.dumps({**head, "steps": [asdict(s) for s in found]}, indent=1), encoding="utf-8")
 

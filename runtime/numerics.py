@@ -244,4 +244,10 @@ def lut_table(
     with np.errstate(all="ignore"):
         y = np.asarray(f(np.asarray(x, np.float64)), np.float64) / out_scale
     y = np.where(np.isnan(y), 0.0, y)
-    return np.clip(np.floor(np.clip(y, -(2.0**40), 2.0**40) + 0.5) + zero_point, lo, hi).astype(np.int64)
+    whole = np.floor(_between(y, -(2.0**40), 2.0**40) + 0.5) + zero_point
+    return np.asarray(_between(whole, lo, hi).astype(np.int64))
+
+
+def _between(x: FloatArray, lo: float, hi: float) -> FloatArray:
+    """`np.clip`, whose call takes three times as long on the few numbers of a table."""
+    return np.asarray(np.minimum(np.maximum(x, lo), hi))

@@ -60,8 +60,7 @@ class DType(enum.IntEnum):
     @property
     def limits(self) -> tuple[int, int]:
         """Smallest and largest value of an integer dtype."""
-        info = np.iinfo(_NUMPY[self])
-        return int(info.min), int(info.max)
+        return _LIMITS[self]
 
     @staticmethod
     def of(dtype: object) -> DType:
@@ -81,6 +80,7 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F32: np.dtype(np.float32), DType.F64: np.dtype(np.float64), DType.BOOL: np.dtype(np.bool_),
 }  # fmt: skip
 _FROM_NUMPY = {v: k for k, v in _NUMPY.items()}
+_LIMITS = {k: (int(np.iinfo(v).min), int(np.iinfo(v).max)) for k, v in _NUMPY.items() if v.kind in "iu"}
 
 
 def holds(shape: tuple[int, ...], dtype: DType, array: np.ndarray) -> bool:

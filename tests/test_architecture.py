@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hbc.driver", "hbc.catalogue"),
     ("hbc.backend.bpu", "hbc.report"),
     ("hbc.backend.cpu", "hbc.passes", "hbc.frontend", "hbc.options", "hbc.samples", "hbc.analysis"),
-    ("hbc.ir", "hbc.files", "hbc.example", "hbc.calibration"),
+    ("hbc.ir", "hbc.files", "hbc.example", "hbc.calibration", "hbc.native"),
     ("hbc.diagnostics", "hbc.words"),
     ("hbc_runtime",),
 )
@@ -42,7 +42,7 @@ HOMES = {
     "click": ("hbc.cli",),
     "rich": ("hbc.cli", "hbc.quantization", "hbc.debug"),
     "yaml": ("hbc.samples", "hbc.ptq"),
-    "llvmlite": ("hbc_runtime.jit",),
+    "llvmlite": ("hbc_runtime.jit", "hbc.native"),
     "flatbuffers": ("hbc_runtime.hbm",),
 }
 RUNTIME_NEEDS = {"numpy", "flatbuffers", "llvmlite", "onnxruntime"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -100,19 +100,31 @@ def _best(op: Op, x: Value, out: TensorType, clip: Limits, target: Target, kind:
     forms = _forms(op, x, out, clip, target.semantics)
     if isinstance(forms, Rejection):
         return forms
-    hopeful = [build for build in forms[:-1] if kind.least_error(op.loc, build) <= GOOD[out.dtype]] + list(forms[-1:])
-    found = _least(op, hopeful, out, target, kind)
-    if len(hopeful) < len(forms) and (isinstance(found, Rejection) or found.error > GOOD[out.dtype]):
+    bounds: dict[Build, float] = {}  # of forms that can't be good
+
+    def hopeful() -> Iterator[Build]:
+        for build in forms[:-1]:
+            bound = kind.least_error(op.loc, build)
+            if bound <= GOOD[out.dtype]:
+                yield build
+            else:
+                bounds[build] = bound
+        yield forms[-1]
+
+    found = _least(op, hopeful(), out, target, kind)
+    most = math.inf if isinstance(found, Rejection) else found.error
+    if most > GOOD[out.dtype] and any(bound <= most for bound in bounds.values()):
         if isinstance(found, Parts):
             found.drop()
-        found = _least(op, forms, out, target, kind)
+        rivals = [build for build in forms if bounds.get(build, 0.0) <= most]
+        found = _least(op, rivals, out, target, kind)
     if isinstance(found, Rejection) or found.error <= LIMITS[out.dtype]:
         return found
     found.drop()
     return _too_far(op, out, found.error)
 
 
-def _least(op: Op, forms: Sequence[Build], out: TensorType, target: Target, kind: type[Parts]) -> Parts | Rejection:
+def _least(op: Op, forms: Iterable[Build], out: TensorType, target: Target, kind: type[Parts]) -> Parts | Rejection:
     """The first form that is good, else the best."""
     best: Parts | None = None
     refused = None

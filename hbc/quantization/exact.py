@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from hbc.driver import compile_model
-from hbc.ir.semantics import Semantics
 from hbc.options import CompileOptions
 from hbc_runtime import Session
-from hbc_runtime.isa import Rounding
+from hbc_runtime.numerics import ScaleRangeError
 
 from .emit import unit_model
 from .exact_composites import COMPOSITES, Composite
+from .exact_cpu import PLACED_BY_TYPE, OnCpu, on_grid
 from .exact_integers import Through
+from .exact_matmul import Matmul
 from .exact_operations import Operation, fingerprint, reals, wants_gradient
 from .exact_sample import has_rule
 from .exact_table import Table
@@ -51,6 +52,8 @@ def strategy(unit: QuantizedUnit) -> Strategy:
         return Table(Program())
     if unit.operation in COMPOSITES:
         return Composite(unit, Program())
+    if unit.operation == "matmul":
+        return Matmul(unit, Program())
     return Operation(unit, Program()) if has_rule(unit) else Program()
 
 
@@ -78,14 +81,7 @@ def quantize_input(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
     fq.keep_positive()
     scale = fq.scale.detach()
     with torch.no_grad():
-        v = torch.nan_to_num(x.detach().float(), nan=0.0, posinf=torch.inf, neginf=-torch.inf)
-        if Semantics(unit.march).rounding is Rounding.HALF_EVEN_F32:
-            q = torch.round(v / scale)
-        else:
-            t = v.double() / scale.double()
-            whole = torch.trunc(t)
-            q = whole + torch.where((t - whole).abs() >= 0.5, torch.sign(t), 0.0)
-        exact = q.clamp(fq.spec.qmin, fq.spec.qmax).float() * scale
+        exact = on_grid(x, scale, (fq.spec.qmin, fq.spec.qmax), unit.march) * scale
     return straight_through(exact, fq.quantized(x)) if wants_gradient(unit, operands) else exact
 
 
@@ -95,6 +91,8 @@ class Program:
     def __init__(self) -> None:
         self.key: Any = None
         self.session: Session | None = None
+        self.host: OnCpu | None = None  # the program where all that it computes is on the CPU, for `host_key`
+        self.host_key: Any = None
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         grad = wants_gradient(unit, operands)
@@ -110,10 +108,23 @@ class Program:
 
     def run(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         """The program's answer."""
-        session = self.prepared(unit, [tuple(x.shape) for x in operands])
+        shapes = [tuple(x.shape) for x in operands]
+        fq, sources = unit.activation_post_process, [s for s in unit.sources if s is not None]
+        own = _own(unit, shapes)
+        if own is not None and own == self.host_key and self.host is not None and fq is not None:
+            try:
+                return self.host.run(operands, sources, fq)
+            except ScaleRangeError:
+                pass  # the program's error names tensors and scales
+        session = self.prepared(unit, shapes)
         feeds = {f"x{i}": x.detach().cpu().float().numpy() for i, x in enumerate(operands)}
         y = session.run({info.name: feeds[info.name] for info in session.inputs})["y"]
-        return torch.from_numpy(np.array(y)).to(operands[0].device)
+        result = torch.from_numpy(np.array(y)).to(operands[0].device)
+        if own is not None and own != self.host_key and fq is not None:
+            self.host, self.host_key = OnCpu.of(session.program, sources, fq, unit.march), own
+            if self.host is not None and not torch.equal(self.host.run(operands, sources, fq), result):
+                self.host = None
+        return result
 
     def prepared(self, unit: QuantizedUnit, shapes: list[tuple[int, ...]]) -> Session:
         """The session for these shapes."""
@@ -124,6 +135,14 @@ class Program:
             compiled = compile_model(proto, CompileOptions(march=unit.march, name="unit"))
             self.session, self.key = Session(compiled.program, engine="reference"), key
         return self.session
+
+
+def _own(unit: QuantizedUnit, shapes: list[tuple[int, ...]]) -> Any:
+    """What changes when the unit's program does, scales apart; None where scales may change where it runs."""
+    if not isinstance(unit, QuantizedOperation) or unit.operation not in PLACED_BY_TYPE:
+        return None
+    own = (*unit.body.parameters(), *unit.body.buffers())
+    return tuple(shapes), tuple((id(t), t._version) for t in own)  # noqa: SLF001
 
 
 def observes(unit: QuantizedUnit) -> bool:

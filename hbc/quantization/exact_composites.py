@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hbc.backend.bpu.target import Target
-from hbc.diagnostics import HbcError, Rejection
+from hbc.diagnostics import Rejection
 from hbc.driver import lower_model
 from hbc.ir import ops
 from hbc.ir.core import Value
@@ -25,13 +25,17 @@ from hbc.ir.types import Quant
 from hbc.options import CompileOptions
 from hbc.passes.decompose import decomposed
 from hbc.passes.matching import activation_behind
+from hbc_runtime.numerics import ScaleRangeError
 
 from .emit import unit_model
 from .exact_integers import recovered
-from .exact_operations import Operation, fingerprint
-from .exact_parts import LeanParts, Plan
-from .exact_weighted import clamp_of
+from .exact_native import serves
+from .exact_operations import Exact, Operation, fingerprint
+from .exact_parts import Plan
+from .exact_rows import Rows
+from .exact_weighted import CLIPS, clamp_of
 from .fake_quantize import FakeQuantize
+from .lean_parts import LeanParts
 from .units import QuantizedOperation
 
 if TYPE_CHECKING:
@@ -72,7 +76,7 @@ class Composite(Operation):
         self.fits = len(nodes) == 1 and len(unit.sources) == 1 and unit.activation_post_process is not None
         self.skeletons: dict[Any, _Skeleton | None] = {}
         self.key: Any = None
-        self.plan: Plan | None = None
+        self.plan: Plan | Rows | None = None
 
     def _tables(self, unit: QuantizedOperation, operands: Sequence[Tensor]) -> list[np.ndarray] | None:
         """None where there are no parts, or the program has other integers; what is in the list means nothing."""
@@ -82,44 +86,47 @@ class Composite(Operation):
         if self.skeletons[shape] is None:
             return None
         if shape not in self.tables:
-            q = self._of_parts(unit, operands[0])
-            if q is None:  # not decomposed with these scales
-                return None
             fq = unit.activation_post_process
             assert fq is not None
-            exact = q.clamp(*clamp_of(fq, (-np.inf, np.inf))) * fq.scale.detach()
-            self.tables[shape] = [] if torch.equal(exact, self.program.run(unit, operands)) else None
+            found = self._exact(unit, operands, fq, None, keeps=False)
+            if found is None:  # not decomposed with these scales
+                return None
+            self.tables[shape] = [] if torch.equal(found[0], self.program.run(unit, operands)) else None
         return self.tables[shape]
 
-    def _integers(self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any) -> Tensor | None:
-        return self._of_parts(unit, xs[0])
-
     @torch.no_grad()
-    def _of_parts(self, unit: QuantizedOperation, x: Tensor) -> Tensor | None:
-        """The result's integers; None where the op stays in reals, or a scale has no multiplier (the program tells)."""
-        source, fq = unit.sources[0], unit.activation_post_process
+    def _exact(
+        self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any, *, keeps: bool
+    ) -> Exact | None:
+        """None where the op stays in reals, or a scale has no multiplier (the program tells)."""
+        x, source = xs[0], unit.sources[0]
         assert source is not None
-        assert fq is not None
         shape = tuple(x.shape)
         skeleton, target = self.skeletons[shape], Target(unit.march)
         assert skeleton is not None
         key = shape, fingerprint(unit), x.device
         if key != self.key:
             skeleton.follow(source, fq)
-            self.key, self.plan = key, self._planned(skeleton, target, x.device)
-        return None if self.plan is None else self.plan.run(skeleton.x, recovered(x, source.scale, torch.int32)).float()
+            self.key, self.plan = key, self._planned(skeleton, target, x)
+        limits = clamp_of(fq, CLIPS[""])
+        if isinstance(self.plan, Rows):
+            return (*self.plan.run(x, source.scale.item(), fq.scale.item(), limits, keeps=keeps), limits)
+        if self.plan is None:
+            return None
+        q = self.plan.run(recovered(x, source.scale, torch.int32)).float()
+        return q.clamp(*limits) * fq.scale.detach(), q, limits
 
-    def _planned(self, skeleton: _Skeleton, target: Target, device: torch.device) -> Plan | None:
+    def _planned(self, skeleton: _Skeleton, target: Target, x: Tensor) -> Plan | Rows | None:
         parts = decomposed(skeleton.op, skeleton.quantize, target, LeanParts)
         if isinstance(parts, Rejection):
             return None
         assert isinstance(parts, LeanParts)
         try:
-            return Plan.of(parts, target.semantics, device)
-        except HbcError:
+            scales = [v.type.quant.scale[0] for v in (skeleton.x, skeleton.quantize.out) if v.type.quant is not None]
+            found = Rows.of(skeleton.x, parts, target.semantics) if serves([x], scales) else None
+            return found or Plan.of(skeleton.x, parts, target.semantics, x.device)
+        except ScaleRangeError:
             return None
-        finally:
-            parts.drop()
 
     def _skeleton(self, unit: QuantizedOperation, shape: tuple[int, ...]) -> _Skeleton | None:
         with torch.no_grad():

@@ -31,6 +31,7 @@ from .units import QuantizedOperation, QuantizedUnit
 if TYPE_CHECKING:
     from .exact import Program
 
+_MODELESS = (nn.Softmax, nn.LogSoftmax, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.ReLU, nn.ReLU6, nn.AvgPool2d)
 _MOVED = frozenset({"Quantize", "Dequantize", "Transpose", "Reshape"})  # around the one that computes
 
 
@@ -85,6 +86,7 @@ class Case:
         return self.requantized(q, self.scale(index) / self.out_scale, float(self.limit(index)))
 
 
+Exact = tuple[Tensor, Tensor | None, tuple[int, int]]  # reals, integers before the clamp where they are kept, the clamp
 Rule = Callable[[Case], Tensor | None]  # the result's integers before the clamp; None: the program runs
 RULES: dict[str, tuple[Rule, frozenset[tuple[str, ...]]]] = {}
 
@@ -114,7 +116,7 @@ class Operation:
         self.clip = CLIPS[tail] if tail in RELUS or not tail else None
         plain = len(nodes) <= 2 and operation(self.head, modules) == unit.operation
         fq = unit.activation_post_process
-        self.fits = plain and self.clip is not None and _takes(self.head) and fq is not None and not fq.spec.narrow
+        self.fits = plain and self.clip is not None and _takes(self.head) and fq is not None
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         assert isinstance(unit, QuantizedOperation)
@@ -129,24 +131,30 @@ class Operation:
             fq.observe(y)
         fq.keep_positive()
         with torch.no_grad():
-            q = self._integers(unit, operands, fq, tables)
-            if q is None:
-                return self.program.through(unit, operands, y if grad else None)
-            low, high = clamp_of(fq, self.clip or CLIPS[""])
-            exact = q.clamp(low, high).mul_(fq.scale.detach())
+            found = self._exact(unit, operands, fq, tables, keeps=grad and not fq.is_learned)
+        if found is None:
+            return self.program.through(unit, operands, y if grad else None)
+        exact, q, (low, high) = found
         if y is None or not grad:
             return exact
         if fq.is_learned:
             return Through.apply(fq.quantized(y), exact, None, 0, 0)  # type: ignore[no-untyped-call]
         return Through.apply(y, exact, q, low, high)  # type: ignore[no-untyped-call]
 
-    def _integers(self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any) -> Tensor | None:
+    def _exact(
+        self, unit: QuantizedOperation, xs: Sequence[Tensor], fq: FakeQuantize, tables: Any, *, keeps: bool
+    ) -> Exact | None:
+        """The unit's result; None where the program has to tell."""
         sources = [s for s in unit.sources if s is not None]
         case = Case(unit, xs, sources, fq, self.head, self.module, tables, self.instructions[_shapes(xs)])
         try:
-            return RULES[unit.operation][0](case)
+            q = RULES[unit.operation][0](case)
         except ScaleRangeError:
             return None  # the program's error names tensors and scales
+        if q is None:
+            return None
+        low, high = clamp_of(fq, self.clip or CLIPS[""])
+        return q.clamp(low, high).mul_(fq.scale.detach()), q, (low, high)
 
     def _tables(self, unit: QuantizedOperation, operands: Sequence[Tensor]) -> list[np.ndarray] | None:
         """The program's constant tables where it is what the rule computes, else None."""
@@ -154,7 +162,9 @@ class Operation:
         if shapes not in self.tables:
             model = self.program.prepared(unit, list(shapes)).program.models[0]
             found = [i for s in model.segments for i in getattr(s, "instructions", ())]
-            computing = [i for i in found if type(i).__name__ not in _MOVED]
+            narrow = any(fq is not None and fq.spec.narrow for fq in (*unit.sources, unit.activation_post_process))
+            moved = _MOVED | {"Clamp"} if narrow else _MOVED  # by which operands and results stay narrow
+            computing = [i for i in found if type(i).__name__ not in moved]
             names = tuple(sorted(dict.fromkeys(type(i).__name__ for i in computing)))
             whole = all(hasattr(s, "instructions") for s in model.segments)
             fits = whole and names in RULES[unit.operation][1]
@@ -186,11 +196,19 @@ def wants_gradient(unit: QuantizedUnit, operands: Sequence[Tensor]) -> bool:
 def reals(unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
     """The unit in reals, its result not quantised; batch norms of frozen statistics, as the program has them."""
     training = unit.training
+    if not training or not _has_modes(unit):
+        return unit.compute(*operands)
     unit.eval()
     try:
         return unit.compute(*operands)
     finally:
         unit.train(training)
+
+
+def _has_modes(unit: QuantizedUnit) -> bool:
+    """True where training may differ from evaluation."""
+    inside = unit.body.children() if isinstance(unit, QuantizedOperation) else [unit]
+    return not all(isinstance(m, _MODELESS) for m in inside)
 
 
 def fingerprint(unit: QuantizedUnit) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hbc.ir.fixed_point import conv as rules
 from hbc.ir.semantics import Semantics
+from hbc.native.accumulators import Held
 from hbc_runtime import numerics
 from hbc_runtime.isa import Scheme
 from hbc_runtime.numerics import ScaleRangeError
@@ -21,6 +22,7 @@ from hbc_runtime.numerics import ScaleRangeError
 from . import exact_constants as constants
 from .exact_constants import Floats, Ints, Requantization
 from .exact_integers import FLOAT32, Through, holder, on_device, put, recovered, requantized_, within
+from .exact_native import KINDS, Accumulators, serves, unpacked
 from .fake_quantize import BITS, FakeQuantize
 from .onnx_rules import pair
 from .units import ACTIVATIONS, QuantizedUnit, QuantizedWeighted
@@ -39,6 +41,7 @@ class _Job:
     acc_scale: Floats
     bias: Ints  # in accumulator steps, without the rounding term
     addend: tuple[Ints, Ints] | None
+    products: float  # the magnitude of the products' sum
     bound: float  # the accumulator's, in steps
     kind: torch.dtype
     along: list[int]
@@ -50,19 +53,28 @@ class Weighted:
 
     def __init__(self, unit: QuantizedWeighted, program: Program) -> None:
         self.program = program
-        fq = unit.activation_post_process
-        spatial = unit.kind in {nn.Conv3d, nn.ConvTranspose3d}
-        self.by_program = spatial or (fq is not None and fq.spec.narrow) or unit.weight_fake_quant.spec.dtype != "int8"
+        self.by_program = unit.weight_fake_quant.spec.dtype != "int8"
+        self.on_bpu: dict[Any, bool] = {}  # by shapes, of convolutions over volumes: whether the program has integers
 
     def __call__(self, unit: QuantizedUnit, operands: Sequence[Tensor]) -> Tensor:
         assert isinstance(unit, QuantizedWeighted)
         if not unit.weight_fake_quant.is_ready() or (self.by_program and unit.weight_fake_quant.observes()):
             unit.weight_fake_quant.observe(unit.folded()[0])
         try:
-            y = None if self.by_program else self._in_torch(unit, operands)
+            y = None if self.by_program or not self._has_integers(unit, operands) else self._in_torch(unit, operands)
         except ScaleRangeError:
             y = None  # the program's error names tensors and scales
         return self.program(unit, operands) if y is None else y
+
+    def _has_integers(self, unit: QuantizedWeighted, operands: Sequence[Tensor]) -> bool:
+        """False where the program computes in reals, as it does for some volumes: it is asked once."""
+        if unit.kind not in {nn.Conv3d, nn.ConvTranspose3d}:
+            return True
+        shapes = tuple(tuple(x.shape) for x in operands)
+        if shapes not in self.on_bpu:
+            model = self.program.prepared(unit, list(shapes)).program.models[0]
+            self.on_bpu[shapes] = all(hasattr(s, "instructions") for s in model.segments)
+        return self.on_bpu[shapes]
 
     def _in_torch(self, unit: QuantizedWeighted, operands: Sequence[Tensor]) -> Tensor | None:
         weight, bias = unit.folded()
@@ -75,8 +87,8 @@ class Weighted:
         fq = unit.activation_post_process
         addend = operands[1] if unit.has_addend else None
 
-        def run() -> tuple[Tensor, Tensor, tuple[int, int]]:
-            return self._run(unit, job, ints, operands)
+        def run(*, keeps: bool) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
+            return self._run(unit, job, ints, operands, keeps=keeps)
 
         if (fq is not None and fq.is_learned) or not _is_plain(unit):
             return _by_reals(unit, operands, weight, bias, run)
@@ -87,7 +99,7 @@ class Weighted:
         source, other = unit.sources[0], unit.sources[1] if unit.has_addend else None
         assert source is not None
         channels = unit.out_channels
-        s_in, s_w = _scale(source)[0], _scale(unit.weight_fake_quant)
+        s_in, s_w = source.scale.item(), _scale(unit.weight_fake_quant)
         acc_scale = _spread(s_in * s_w, channels)
         sums = ints.abs().sum([d for d in range(ints.dim()) if d != unit.axis]).cpu().numpy().astype(np.float64)
         sums = _spread(sums, channels)
@@ -105,14 +117,16 @@ class Weighted:
         along = [1] * ints.dim()
         along[-1 if unit.kind is nn.Linear else 1] = -1
         splits = kind is torch.float64 and source.spec.dtype == "int16" and 255 * sums.max(initial=0.0) < FLOAT32
-        return None if kind is None else _Job(acc_scale, whole, mixed, bound, kind, along, splits)
+        return None if kind is None else _Job(acc_scale, whole, mixed, products, bound, kind, along, splits)
 
     def _run(
-        self, unit: QuantizedWeighted, job: _Job, ints: Tensor, operands: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """(reals of the result, its integers before the clamp, the clamp)."""
+        self, unit: QuantizedWeighted, job: _Job, ints: Tensor, operands: Sequence[Tensor], *, keeps: bool
+    ) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
+        """(reals of the result, its integers before the clamp where they are to be kept, the clamp)."""
         x, source, fq = operands[0], unit.sources[0], unit.activation_post_process
         assert source is not None
+        if _is_native(unit, ints, operands):
+            return self._run_native(unit, job, ints, operands, keeps=keeps)
         if unit.kind is nn.Linear and x.dim() != len(job.along):
             job = replace(job, along=[1] * (x.dim() - 1) + [-1])
         acc = self._accumulator(unit, job, ints, recovered(x, source.scale))
@@ -131,6 +145,43 @@ class Weighted:
             return q * out, q, (numerics.I32_MIN, numerics.I32_MAX)
         low, high = clamp_of(fq, CLIPS[unit.activation])
         return q.clamp(low, high).mul_(fq.scale.detach()), q, (low, high)
+
+    def _run_native(
+        self, unit: QuantizedWeighted, job: _Job, ints: Tensor, operands: Sequence[Tensor], *, keeps: bool
+    ) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
+        """As `_run`, by kernels of the CPU."""
+        fq = unit.activation_post_process
+        acc = self._products(unit, job, ints, operands)
+        if fq is not None and fq.observes():
+            fq.observe(_ends_of(unit, acc, job.acc_scale))
+        if fq is not None:
+            fq.keep_positive()
+        r, offset, _ = self._requantization(unit, job)
+        low, high = (numerics.I32_MIN, numerics.I32_MAX) if fq is None else clamp_of(fq, CLIPS[unit.activation])
+        scales = job.acc_scale if fq is None else _scale(fq)
+        y, q = acc.finished(r, offset, scales, (low, high), keeps=keeps and fq is not None)
+        return y, q, (low, high)
+
+    @staticmethod
+    def _products(unit: QuantizedWeighted, job: _Job, ints: Tensor, operands: Sequence[Tensor]) -> Accumulators:
+        x, source = operands[0], unit.sources[0]
+        assert source is not None
+        held = Held.F32 if job.products < FLOAT32 else Held.SPLIT if job.splits else Held.F64
+        q = unpacked(x, source.scale.item(), held)
+        if held is Held.SPLIT:  # both halves as one batch
+            y = unit.product(q if unit.kind is nn.Linear else q.flatten(0, 1), ints).contiguous()
+            y = y if unit.kind is nn.Linear else y.view(2, x.shape[0], *y.shape[1:])
+        else:
+            y = unit.product(q, ints.to(KINDS[held]))
+        rank = y.dim() - (held is Held.SPLIT)
+        axis = rank - 1 if unit.kind is nn.Linear else 1
+        acc = Accumulators(y.contiguous(), held, axis, len(job.bias), job.bias, job.bound)
+        if not unit.has_addend:
+            return acc
+        other = unit.sources[1]
+        assert other is not None
+        joined = operands[1].expand(y.shape[1:] if held is Held.SPLIT else y.shape).contiguous()
+        return replace(acc, addend=joined, addend_scale=other.scale.item(), mixed=job.addend)
 
     @staticmethod
     def _accumulator(unit: QuantizedWeighted, job: _Job, ints: Tensor, q: Tensor) -> Tensor:
@@ -152,7 +203,7 @@ class Weighted:
             zero = np.zeros(len(job.acc_scale), np.int64)
             r = Requantization(Scheme.NONE, zero, zero, zero, zero)
         else:
-            ratio = job.acc_scale / _scale(fq)[0]
+            ratio = job.acc_scale / fq.scale.item()
             r = constants.requantization(ratio, wide=fq.spec.dtype == "int16", bias=True)
         offset = stored(job.bias + r.rounding, unit.march) - job.bias
         return r, offset, job.bound + float(np.abs(offset).max(initial=0))
@@ -166,6 +217,22 @@ class Weighted:
         mult, shift = job.addend
         (factor,) = put([np.ldexp(mult.astype(np.float64), -shift)], job.along, addend.device, job.kind)
         return recovered(addend, source.scale, job.kind).mul_(factor).floor_()
+
+
+def _is_native(unit: QuantizedWeighted, ints: Tensor, operands: Sequence[Tensor]) -> bool:
+    """True where kernels of the CPU serve: they look at a range's ends only, and at batches."""
+    fq = unit.activation_post_process
+    looks = fq is not None and fq.observes() and not (fq.observer is not None and fq.observer.is_cheap)
+    if looks or (unit.kind is not nn.Linear and operands[0].dim() != ints.dim()):
+        return False
+    return serves(operands, [s.scale.item() for s in unit.sources if s is not None])
+
+
+def _ends_of(unit: QuantizedWeighted, acc: Accumulators, acc_scale: Floats) -> Tensor:
+    """The ends of the result's range, before it is quantised."""
+    low, high = acc.ends()
+    ends = np.array([(low * acc_scale).min(), (high * acc_scale).max()], np.float32)
+    return ACTIVATIONS[unit.activation](torch.from_numpy(ends))
 
 
 def _by_sums(x: Tensor) -> AbstractContextManager[Any]:
@@ -197,7 +264,7 @@ def stored(bias: Ints, march: str) -> Ints:
 
 def clamp_of(fq: FakeQuantize, clip: tuple[float, float]) -> tuple[int, int]:
     """The integers that a relu leaves of a result's range, as `fixed_point.params.clamp_limits`."""
-    scale = _scale(fq)[0]
+    scale = fq.scale.item()
 
     def integer(x: float, end: int) -> int:
         return round(min(max(x / scale, fq.spec.qmin), fq.spec.qmax)) if math.isfinite(x) else end
@@ -207,7 +274,10 @@ def clamp_of(fq: FakeQuantize, clip: tuple[float, float]) -> tuple[int, int]:
 
 def _scale(fq: FakeQuantize) -> Floats:
     """Scales as float64 of their float32."""
-    return fq.scale.detach().cpu().numpy().astype(np.float64)
+    scale = fq.scale.detach()
+    if scale.numel() == 1:
+        return np.array([scale.item()])
+    return scale.cpu().numpy().astype(np.float64)
 
 
 def _is_plain(unit: QuantizedWeighted) -> bool:
@@ -220,7 +290,7 @@ def _by_reals(
 ) -> Tensor:
     """The exact values with the gradient of the unit in reals, that of a learned scale included."""
     with torch.no_grad():
-        exact, q, (low, high) = run()
+        exact, q, (low, high) = run(keeps=True)
     if not torch.is_grad_enabled():
         return exact
     y = unit.product(operands[0], weight, bias)
@@ -244,8 +314,9 @@ class _Product(torch.autograd.Function):
         unit: QuantizedWeighted,
         run: Any,
     ) -> Tensor:
-        y, q, (low, high) = run()
-        if any(ctx.needs_input_grad[:4]):
+        needed = any(ctx.needs_input_grad[:4])
+        y, q, (low, high) = run(keeps=needed)
+        if needed:
             ctx.save_for_backward(x, weight, *([] if unit.activation_post_process is None else [q]))
             ctx.limits, ctx.unit = (low - 0.5, high + 0.5), unit
         return y

@@ -13,7 +13,15 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from hbc.quantization import VALIDATION, ModuleNameSetter, prepare, set_fake_quantize, set_march  # noqa: E402
+from hbc.quantization import (  # noqa: E402
+    VALIDATION,
+    FakeQuantSpec,
+    ModuleNameSetter,
+    QConfig,
+    prepare,
+    set_fake_quantize,
+    set_march,
+)
 from hbc.quantization.exact import Program, strategy  # noqa: E402
 from hbc.quantization.exact_operations import Operation  # noqa: E402
 from hbc.quantization.units import QuantizedOperation, QuantizedUnit, units_of  # noqa: E402
@@ -65,8 +73,8 @@ class Of(nn.Module):
         return self.function(*xs)
 
 
-def unit_of(model: nn.Module, shapes: Sequence[Shape], march: str, dtype: str) -> QuantizedUnit:
-    """The unit of a model that is one operation."""
+def unit_of(model: nn.Module, shapes: Sequence[Shape], march: str, dtype: Any) -> QuantizedUnit:
+    """The unit of a model that is one operation, in a type or by a QConfig."""
     set_march(march)
     try:
         prepared = prepare(model.eval(), tuple(torch.zeros(s) for s in shapes), ModuleNameSetter({"": dtype}))
@@ -117,6 +125,16 @@ def test_rule_on_bernoulli2(name: str) -> None:
     for scales in SCALES[:3]:
         check(unit, shapes, scales)
     assert is_rule(unit, shapes) == (name != "sub")  # bernoulli2 has no subtraction: the CPU computes it
+
+
+@pytest.mark.parametrize("name", ["add-relu", "sub", "mul", "cat", "avg-pool-padded", "mean", "matmul"])
+def test_rule_on_narrow_ranges(name: str) -> None:
+    function, shapes = FUNCTIONS[name]
+    narrow = QConfig(FakeQuantSpec(narrow=True), FakeQuantSpec("int8", "min-max", narrow=True))
+    unit = unit_of(Of(function), shapes, "nash-e", narrow)
+    for scales in SCALES:
+        check(unit, shapes, scales)
+    assert is_rule(unit, shapes) == (name != "cat")  # there a clamp and a change of scale become one table
 
 
 class Affine(nn.Module):

@@ -35,6 +35,7 @@ pytestmark = [
 ]
 
 IMAGE = (2, 6, 7, 9)
+VOLUME = (2, 6, 3, 5, 4)
 
 
 class Layer(nn.Module):
@@ -60,6 +61,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "conv1d": (lambda: nn.Conv1d(6, 5, 3, padding=2, dilation=2), (2, 6, 11), False),
     "deconv": (lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1), IMAGE, False),
     "deconv-groups": (lambda: nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2), IMAGE, False),
+    "conv3d": (lambda: nn.Conv3d(6, 6, (2, 3, 3), stride=(1, 2, 1), padding=(0, 1, 1), groups=3), VOLUME, False),
+    "deconv3d": (lambda: nn.ConvTranspose3d(6, 4, 3, stride=2, padding=1, output_padding=1), VOLUME, False),
     "linear": (lambda: nn.Linear(9, 9), IMAGE, True),
     "linear-rows": (lambda: nn.Linear(9, 4), (5, 9), False),
 }
@@ -109,6 +112,27 @@ def test_unit_is_its_compiled_program(name: str, march: str, dtype: str) -> None
         with torch.no_grad():
             ours, theirs = unit(*xs), Program().run(unit, xs)
         assert np.array_equal(ours.numpy(), theirs.numpy()), scales
+    assert not unit.exact.by_program
+
+
+@pytest.mark.parametrize("name", ["conv", "depthwise", "deconv", "linear"])
+def test_narrow_ranges_are_computed_in_torch(name: str) -> None:
+    """Without the least integer, of results, operands and weights."""
+    make, shape, adds = LAYERS[name]
+    torch.manual_seed(1)
+    narrow = QConfig(FakeQuantSpec(narrow=True), FakeQuantSpec("int8", "min-max", narrow=True))
+    args = (torch.zeros(shape), torch.zeros(shape)) if adds else (torch.zeros(shape),)
+    model = prepare(Layer(make(), same, adds=adds).eval(), args, ModuleNameSetter({"": narrow}))
+    set_fake_quantize(model, VALIDATION)
+    unit = next(u for u in units_of(model.eval()).values() if isinstance(u, QuantizedWeighted))
+    for scales in SCALES[:2]:
+        xs = operands(unit, (shape, shape), scales)
+        assert unit.activation_post_process is not None
+        unit.activation_post_process.set_scale(scales[2])
+        with torch.no_grad():
+            ours, theirs = unit(*xs), Program().run(unit, xs)
+        assert np.array_equal(ours.numpy(), theirs.numpy()), scales
+    assert float((ours / unit.activation_post_process.scale).min()) == -127
     assert not unit.exact.by_program
 
 

@@ -47,6 +47,17 @@ def _scales(a: TensorType, b: TensorType, out: TensorType, sign: float = 1.0) ->
     }
 
 
+def add_parameters(a: TensorType, b: TensorType, out: TensorType, sign: float) -> tuple[int, int, int]:
+    """D6's multipliers and shift of a ± b, of one scale each."""
+    s = scalar_scale(out)
+    return numerics.add_params(scalar_scale(a) / s, sign * scalar_scale(b) / s)
+
+
+def product_ratio(a: TensorType, b: TensorType, out: TensorType) -> float:
+    """s_a · s_b / s_out."""
+    return scalar_scale(a) * scalar_scale(b) / scalar_scale(out)
+
+
 def add(op: Add | Sub, sem: Semantics, arrays: Arrays) -> Fixed:
     """add, sub → Add (D6); subtraction is a negative second multiplier."""
     a, b, out = signed(op.lhs.type), signed(op.rhs.type), signed(op.out.type)
@@ -56,8 +67,7 @@ def add(op: Add | Sub, sem: Semantics, arrays: Arrays) -> Fixed:
     if sem.is_onnx:
         fields |= _scales(a, b, out, sign)
     else:
-        s = scalar_scale(out)
-        ma, mb, shift = numerics.add_params(scalar_scale(a) / s, sign * scalar_scale(b) / s)
+        ma, mb, shift = add_parameters(a, b, out, sign)
         fields |= {"scheme": Scheme.FORM_B, "lhs_multiplier": ma, "rhs_multiplier": mb, "shift": shift}
     return Fixed(isa.Add, pair(op), fields, _out(op))
 
@@ -71,8 +81,7 @@ def mul(op: Mul, sem: Semantics, arrays: Arrays) -> Fixed:
         fields |= _scales(a, b, out)
         return Fixed(isa.Mul, (*pair(op), None, None, None), fields, _out(op))
     scheme = choose_scheme(out, sem, bias=False)
-    ratio = scalar_scale(a) * scalar_scale(b) / scalar_scale(out)
-    params, _ = multipliers(np.array([ratio]), scheme, scalar_zero_point(out))
+    params, _ = multipliers(np.array([product_ratio(a, b, out)]), scheme, scalar_zero_point(out))
     return Fixed(isa.Mul, (*pair(op), *params), fields | {"scheme": scheme}, _out(op))
 
 

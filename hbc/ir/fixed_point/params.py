@@ -40,7 +40,7 @@ def scalar_zero_point(t: TensorType) -> int:
 def clamp_limits(out: TensorType, clip: tuple[float, float] = NO_CLIP) -> tuple[int, int]:
     """The integers that `clip` (real numbers) leaves of the result's range: the clip's ends quantised half to even."""
     lo, hi = out.dtype.limits
-    if out.quant is None or not out.quant.is_per_tensor:
+    if clip == NO_CLIP or out.quant is None or not out.quant.is_per_tensor:
         return lo, hi
     s, zp = out.quant.scale[0], out.quant.zero_point[0]
 
@@ -88,7 +88,7 @@ def multipliers(ratio: np.ndarray, scheme: Scheme, zero_point: int) -> tuple[Par
         return (None, None, None), np.zeros(len(ratio), np.int64)
     if scheme is Scheme.FLOAT:
         return (np.asarray(ratio, np.float32), None, None), np.zeros(len(ratio), np.int64)
-    rows = [_one(float(m), scheme, zero_point) for m in ratio]
+    rows = [multiplier_of(float(m), scheme, zero_point) for m in ratio]
     dtype = np.int32 if scheme is Scheme.WIDE else np.int16
     fixed = (
         np.array([r.multiplier for r in rows], dtype),
@@ -98,7 +98,8 @@ def multipliers(ratio: np.ndarray, scheme: Scheme, zero_point: int) -> tuple[Par
     return fixed, np.array([r.rounding for r in rows], np.int64)
 
 
-def _one(m: float, scheme: Scheme, zero_point: int) -> numerics.Multiplier:
+def multiplier_of(m: float, scheme: Scheme, zero_point: int = 0) -> numerics.Multiplier:
+    """The parameters of one ratio s_acc/s_out. Raises ScaleRangeError where its shifts leave their range."""
     if 0.0 <= m < VANISHING:  # a dead channel (a scale of about 0): nothing reaches half a step
         return numerics.Multiplier(0, 0, 0)
     if scheme is Scheme.WIDE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,17 @@ def max_pool(op: MaxPool, sem: Semantics, arrays: Arrays) -> Fixed:
     return Fixed(isa.MaxPool, (NHWC,), _window(op), NHWC)
 
 
+def reduced_ratio(x: TensorType, out: TensorType, count: np.ndarray | float) -> Any:
+    """s_in / (count · s_out)."""
+    return scalar_scale(x) / (count * scalar_scale(out))
+
+
 def _average(
     x: TensorType, out: TensorType, counts: np.ndarray, sem: Semantics
 ) -> tuple[Parameters, dict[str, object]]:
     """(parameters, attributes) of sums requantised by s_in / (count · s_out)."""
     scheme = choose_scheme(out, sem, bias=False)
-    ratio = scalar_scale(x) / (counts * scalar_scale(out))
-    params, _ = multipliers(ratio, scheme, scalar_zero_point(out))
+    params, _ = multipliers(reduced_ratio(x, out, counts), scheme, scalar_zero_point(out))
     return shared(params), result_fields(out, scheme) | {"x_zero_point": scalar_zero_point(x)}
 
 

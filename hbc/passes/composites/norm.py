@@ -13,17 +13,18 @@ the type holds are all divided by that, and have the fewer bits the narrower the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from hbc.ir import ops
 from hbc.ir.core import Value
 from hbc.ir.types import DType, TensorType
-from hbc.passes.quanta import ROUNDED, TOP, reach_of, scale_of
+from hbc.passes.quanta import ROUNDED, TOP, reach_of, scale_of, sixteen_bits
 
 from .parts import Parts, Table, i16, size_along, sum_error
-from .sums import Curve, Domain, Form, Offset, Terms, of_sum
+from .sums import Curve, Domain, Form, Offset, Since, Terms, of_sum
 
 ROOM = 17 / 16  # the table of 1/range is at most 1/256 off
 STEP = ROOM / TOP  # of a row's elements after the division, and of their squares
@@ -41,6 +42,18 @@ class Norm:
     bias: np.ndarray | None
     shape: tuple[int, ...]  # of the result; rows may be another view of it
     centred: bool = True
+
+    @cached_property
+    def largest(self) -> tuple[float, float]:
+        """The largest magnitudes of scale (1 without) and bias (0 without)."""
+        w = 1.0 if self.scale is None else float(np.abs(self.scale).max(initial=0.0))
+        return w, 0.0 if self.bias is None else float(np.abs(self.bias).max(initial=0.0))
+
+    @cached_property
+    def constants(self) -> tuple[tuple[np.ndarray, float] | None, tuple[np.ndarray, float] | None]:
+        """Scale and bias as i16 of their own ranges."""
+        scale, bias = (None if a is None else sixteen_bits(a) for a in (self.scale, self.bias))
+        return scale, bias
 
 
 @dataclass(frozen=True)
@@ -68,11 +81,16 @@ def normalise(parts: Parts, x: Value, norm: Norm, form: Form, out: TensorType, c
     low, high = _variances(count, norm.centred)
     terms = _squares(parts, rows.u, form)
     domain = Domain(low, high + rows.largest_epsilon, count, norm.axes, ops.ReduceMean)
-    rsqrt = Curve(lambda v: 1 / np.sqrt(v), 1 / math.sqrt(low) / TOP, falls=True)
+    rsqrt = Curve(inverse_root, 1 / math.sqrt(low) / TOP, falls=True)
     q = of_sum(parts, _with_row_error(terms, rows.error), domain, rsqrt, form, rows.epsilon)
     grid = domain.grid()
     relative = q.error * np.sqrt(grid) + rows.error / np.sqrt(grid)
     return _finish(parts, rows, q.out, norm, out, clip, _Spread(grid, relative, math.sqrt(count)))
+
+
+def inverse_root(v: np.ndarray) -> np.ndarray:
+    """1/√v."""
+    return np.asarray(1 / np.sqrt(v))
 
 
 def _variances(count: int, centred: bool) -> tuple[float, float]:  # noqa: FBT001 - the two kinds of norm
@@ -97,7 +115,7 @@ def _rows(parts: Parts, x: Value, norm: Norm) -> _Rows:
     step, widest = (scale_of(x.type), 255) if narrow else (2 * scale_of(x.type), TOP)
     span = parts.binary(ops.Sub, largest, smallest, step)
     least = max(step, widest * step / SMALLEST, 2 * math.sqrt(norm.epsilon))
-    inverse = parts.table(span, lambda a: 1 / np.maximum(a, least), 1 / least / TOP, (0, widest))
+    inverse = parts.table(span, Since(np.reciprocal, least, None), 1 / least / TOP, (0, widest))
     if norm.centred:
         shifted = _shifted(parts, x, largest, smallest)
         unit = parts.binary(ops.Mul, shifted, inverse.out, STEP)
@@ -128,7 +146,7 @@ def _epsilon(span: Value, inverse: Table, epsilon: float, widest: int) -> Offset
 
     def make(parts: Parts, scale: float) -> tuple[Value, float]:
         def f(a: np.ndarray) -> np.ndarray:
-            q = np.clip(np.rint(a / scale_of(span.type)), 0, widest)
+            q = np.minimum(np.maximum(np.rint(a / scale_of(span.type)), 0), widest)
             divided = inverse.division.at(q) * scale_of(inverse.out.type)
             return np.minimum(epsilon * divided**2, scale * TOP)
 
@@ -163,8 +181,7 @@ def _finish(
     parts: Parts, rows: _Rows, q: Value, norm: Norm, out: TensorType, clip: tuple[float, float], spread: _Spread
 ) -> float:
     """u · q · scale + bias; returns the error in quanta of the result."""
-    w = 1.0 if norm.scale is None else float(np.abs(norm.scale).max(initial=0.0))
-    b = 0.0 if norm.bias is None else float(np.abs(norm.bias).max(initial=0.0))
+    w, b = norm.largest
     reach = reach_of(out) + b  # beyond it the result saturates
     size = np.minimum(1 / np.sqrt(spread.grid), spread.largest)  # of the largest normalised value at that variance
     error = w * rows.error / np.sqrt(spread.grid) + np.minimum(w * size, reach) * spread.relative
@@ -173,8 +190,8 @@ def _finish(
     if norm.scale is not None:
         z, rounded = _scaled(parts, z, norm, min(spread.largest * ROOM * w, reach * ROOM), out, clip)
         error = error + rounded + size * 0.5 * w / TOP
-    if norm.bias is not None:
-        bias = parts.constant(norm.bias)
+    if norm.constants[1] is not None:
+        bias = parts.made_constant(*norm.constants[1])
         parts.make(ops.Add, z, bias, type=out, clip=clip)
         error = error + 0.5 * b / TOP + sum_error((TOP, scale_of(z.type)), (TOP, scale_of(bias.type)))
     return float(error.max()) / scale_of(out) + ROUNDED
@@ -196,8 +213,8 @@ def _scaled(
     parts: Parts, z: Value, norm: Norm, reach: float, out: TensorType, clip: tuple[float, float]
 ) -> tuple[Value, float]:
     """(z · scale, its rounding); the result itself where no bias follows."""
-    assert norm.scale is not None
-    scale = parts.constant(norm.scale)
+    assert norm.constants[0] is not None
+    scale = parts.made_constant(*norm.constants[0])
     if norm.bias is None:
         return parts.make(ops.Mul, z, scale, type=out, clip=clip), 0.0
     product = parts.make(ops.Mul, z, scale, type=i16(norm.shape, (reach or 1.0) / TOP))
@@ -206,4 +223,5 @@ def _scaled(
 
 def _with_row_error(terms: Terms, error: float) -> Terms:
     """Squares of elements that are themselves off add their square; the part that grows with them is `relative`'s."""
-    return replace(terms, error=terms.error + error**2, fine_error=terms.fine_error + error**2)
+    more = error**2
+    return Terms(terms.coarse, terms.error + more, terms.relative, terms.fine, terms.fine_error + more)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,19 +18,26 @@ from hbc.ir.location import Loc
 from hbc.ir.types import DType, Quant, TensorType
 from hbc.passes.base import Target
 from hbc.passes.quanta import TOP, scale_of, sixteen_bits
-from hbc.passes.segments import FIRST, INPUTS, LAST, Division, divide
+from hbc.passes.segments import FIRST, INPUTS, LAST, divide
 from hbc_runtime import numerics
 
 Function = Callable[[np.ndarray], np.ndarray]  # of reals, in float64
 
 
+class Results(Protocol):
+    """What a table gives."""
+
+    def at(self, q: np.ndarray) -> np.ndarray:
+        """The table's results for integers `q`, each within the reach it was made for."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table's result, the largest distance of its reals from the function, and the division it is made of."""
+    """A table's result, the largest distance of its reals from the function, and what it gives."""
 
     out: Value
     error: float
-    division: Division
+    division: Results
 
 
 class Parts:
@@ -66,8 +74,7 @@ class Parts:
 
     def binary(self, cls: type[ops.Binary], a: Value, b: Value, scale: float, **attrs: Any) -> Value:
         """An elementwise op of two tensors with an i16 result of `scale`."""
-        shape = np.broadcast_shapes(a.type.shape, b.type.shape)
-        return self.make(cls, a, b, type=i16(tuple(shape), scale), **attrs)
+        return self.make(cls, a, b, type=i16(_joined(a.type.shape, b.type.shape), scale), **attrs)
 
     def reduce(self, cls: type[ops.Reduce], x: Value, axes: tuple[int, ...], scale: float | None = None) -> Value:
         """A reduction that keeps its axes: an i16 result of `scale`, or `x`'s own type (largest, smallest)."""
@@ -78,9 +85,12 @@ class Parts:
     def constant(self, reals: np.ndarray, scale: float | None = None) -> Value:
         """Reals as i16, of their own range where no scale is given (half to even)."""
         if scale is None:
-            ints, scale = sixteen_bits(reals)
-        else:
-            ints = np.asarray(np.clip(np.rint(reals / np.float64(np.float32(scale))), -TOP, TOP), np.int16)
+            return self.made_constant(*sixteen_bits(reals))
+        ints = np.asarray(np.clip(np.rint(reals / np.float64(np.float32(scale))), -TOP, TOP), np.int16)
+        return self.made_constant(ints, scale)
+
+    def made_constant(self, ints: np.ndarray, scale: float) -> Value:
+        """Integers of 16 bits that stand for reals by a scale."""
         return self.make(ops.Const, value=ints, type=i16(ints.shape, scale))
 
     def table(self, x: Value, f: Function, scale: float, reach: tuple[int, int] = (FIRST, LAST)) -> Table:
@@ -95,6 +105,12 @@ class Parts:
         return Table(self.make(ops.SegmentLut, x, segments, table, type=t), error, division)
 
 
+@lru_cache(maxsize=256)
+def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(np.broadcast_shapes(a, b))
+
+
+@lru_cache(maxsize=256)
 def i16(shape: tuple[int, ...], scale: float) -> TensorType:
     """The type of an inner tensor: i16, zero point 0, a float32 scale (D9)."""
     return TensorType(shape, DType.I16, Quant.per_tensor(float(np.float32(scale))))

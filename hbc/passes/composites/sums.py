@@ -81,6 +81,19 @@ def _grid(low: float, high: float) -> FloatArray:
 
 
 @dataclass(frozen=True)
+class Since:
+    """f of a sum that is at least `low`; below `since`, where there is one, f(low)."""
+
+    f: Function
+    low: float
+    since: float | None
+
+    def __call__(self, s: np.ndarray) -> np.ndarray:
+        inside = self.f(np.maximum(s, self.low))
+        return inside if self.since is None else np.where(s < self.since, self.f(np.float64(self.low)), inside)
+
+
+@dataclass(frozen=True)
 class OfSum:
     """f(sum) as i16; at each point of the domain's grid how far it may be off."""
 
@@ -129,12 +142,8 @@ def _table(
         rounded = rounded + error
     step = scale_of(total.type)
 
-    def f(s: np.ndarray) -> np.ndarray:
-        inside = curve.f(np.maximum(s, domain.low))
-        return inside if since is None else np.where(s < since, curve.f(np.float64(domain.low)), inside)
-
     lowest = max(0, int((domain.low - float(rounded[0])) / step))
-    table = parts.table(total, f, curve.scale, (lowest, TOP))
+    table = parts.table(total, Since(curve.f, domain.low, since), curve.scale, (lowest, TOP))
     grid = domain.grid()
     moved = np.maximum(grid - rounded, domain.low / 2)
     return table.out, np.abs(curve.f(moved) - curve.f(grid)) + table.error
