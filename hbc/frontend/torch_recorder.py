@@ -213,6 +213,8 @@ class Recorder:
         return self._arg(value, spot, "output")
 
     def _ref(self, name: str, tensor: Any, constant: Any = None) -> Ref:
+        if str(tensor.dtype) == "torch.bfloat16":
+            self.note("it computes in bfloat16; hbc computes the same in float32, which rounds less")
         dtype = _DTYPES.get(str(tensor.dtype).removeprefix("torch."), DType.F32)  # `_kind_fault` tells of any other
         return Ref(name, tuple(tensor.shape), dtype, quant_of(tensor), constant)
 
