@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,10 @@ from .segment_lut import SegmentLUT
 from .stubs import DeQuantStub, FloatFunctional, QuantStub
 from .wrapping import RECORDERS
 
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+CONTAINERS = (
+    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+    nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
 WHOLE = (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444, PixelSample)
 GIVE = "give what the model takes: a tensor, a dict, or a tuple of arguments"
 OUTPUTS = "_outputs"  # the module that puts the results into the user's structure
@@ -265,6 +269,8 @@ class Recorder(TorchFunctionMode):
             node = self.graph.call_function(getattr, (self._args(args[0]), getattr(target, "__name__", "data")))
         elif getattr(torch.Tensor, name, None) is func:
             node = self.graph.call_method(name, self._args(args), self._args(kwargs))
+        elif getattr(sys.modules.get(getattr(func, "__module__", None) or ""), name, None) is None and func in _METHODS:
+            node = self.graph.call_method(_METHODS[func], self._args(args), self._args(kwargs))
         else:
             node = self.graph.call_function(func, self._args(args), self._args(kwargs))
         self._bind(out, self._note(node))
@@ -338,6 +344,19 @@ class Recorder(TorchFunctionMode):
         module.meta["interface"] = Interface(inputs, names, template)
         drop_dead(module)
         return module
+
+
+def _methods() -> dict[Any, str]:
+    """Methods of tensors by what torch hands on of them: `x ** 3` is named `pow`, and is no function of that name."""
+    found = {}
+    for name in dir(Tensor):
+        method = inspect.getattr_static(Tensor, name)
+        if name.startswith("__") and callable(method) and not isinstance(method, type):
+            found[method] = name
+    return found
+
+
+_METHODS = _methods()
 
 
 class _Off:
