@@ -160,12 +160,22 @@ class _Emitter:
         for operand in node.all_input_nodes:
             value = self.values.get(operand)
             enters = is_kept(node, self.modules) and isinstance(self._module(operand), QuantizedUnit)
-            leaves = isinstance(module, QuantizedInput) and is_kept(operand, self.modules)
+            leaves = isinstance(module, QuantizedInput) and (
+                is_kept(operand, self.modules) or self._reads_units(operand)
+            )
             if (enters or leaves) and isinstance(value, str):
                 scope = str(node.target if node.op == "call_module" else node.meta.get("scope") or node.name)
                 before[operand] = value
                 self.values[operand] = self.writer.barrier(value, scope)
         return before
+
+    def _reads_units(self, node: fx.Node) -> bool:
+        """True for reals that are made of a unit's values: they are quantised as reals, and not by integers."""
+        if node.op not in {"call_module", "call_function", "call_method"} or node.target is take:
+            return any(map(self._reads_units, node.all_input_nodes)) if node.target is take else False
+        if isinstance(self._module(node), QuantizedUnit):
+            return False
+        return any(isinstance(self._module(n), QuantizedUnit) or self._reads_units(n) for n in node.all_input_nodes)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self.modules.get(str(node.target)) if node.op == "call_module" else None

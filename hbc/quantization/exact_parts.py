@@ -170,7 +170,7 @@ class Plan:
 
 
 def _looked_up(table: Tensor, x: Tensor) -> Tensor:
-    return table.index_select(0, x.sub(FIRST).view(-1)).view(x.shape)
+    return table.index_select(0, x.sub(FIRST).reshape(-1)).view(x.shape)
 
 
 def _sum(op: Op, fixed: Fixed, *xs: Tensor) -> Tensor:

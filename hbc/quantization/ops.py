@@ -55,7 +55,7 @@ ARITHMETIC = frozenset({
     "log_softmax", "prelu", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "layer_norm",
     "rms_norm", "group_norm", "instance_norm", "batch_norm", "mean", "sum", "exp", "log", "sqrt", "rsqrt", "reciprocal",
     "abs", "neg", "sin", "cos", "erf", "floor", "ceil", "round", "square", "pow", "maximum", "minimum", "interpolate",
-    "grid_sample", "pixel_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize",
+    "grid_sample", "pixel_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize", "with_item",
     "CELU", "celu", "SELU", "selu", "LogSigmoid", "Tanhshrink", "tanhshrink", "Softshrink", "softshrink", "Hardshrink",
     "hardshrink", "Threshold", "threshold", "rpow", "expm1", "log1p", "exp2", "log2", "tan", "atan", "sinh", "cosh",
 })  # fmt: skip
