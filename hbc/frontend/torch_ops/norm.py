@@ -10,7 +10,10 @@ from hbc.ir.ops import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, LogSoftmax
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 
-TRAINING = "call model.eval() before torch.jit.trace or torch.export.export"
+TRAINING = (
+    "call model.eval() before torch.jit.trace or torch.export.export; of a QAT program of torch.export, "
+    "move_exported_model_to_eval"
+)
 
 
 @torch_op("aten::softmax", "aten::_softmax", "aten::_safe_softmax", "quantized::softmax")
