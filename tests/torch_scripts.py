@@ -24,6 +24,12 @@ class Lists(nn.Module):
         return xs[0]
 
 
+class Nested(nn.Module):
+    def forward(self, xs):
+        # type: (List[List[Tensor]]) -> Tensor
+        return xs[0][0]
+
+
 class FromDict(nn.Module):
     def forward(self, data):
         # type: (Dict[str, Tensor]) -> Tensor
