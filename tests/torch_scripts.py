@@ -24,6 +24,24 @@ class Lists(nn.Module):
         return xs[0]
 
 
+class Nested(nn.Module):
+    def forward(self, xs):
+        # type: (List[List[Tensor]]) -> Tensor
+        return xs[0][0]
+
+
+class FromDict(nn.Module):
+    def forward(self, data):
+        # type: (Dict[str, Tensor]) -> Tensor
+        return data["image"] * 2 + data["bias"]
+
+
+class FromMany(nn.Module):
+    def forward(self, pair, xs):
+        # type: (Tuple[Tensor, Tensor], List[Tensor]) -> Tensor
+        return pair[0] + pair[1] + torch.cat(xs, 1).sum(1)
+
+
 class Grid(nn.Module):
     """A fake quantiser of the user's own, with a switch in a buffer and the fake quantisation behind an `if`."""
 

@@ -70,6 +70,8 @@ class ExportWalker:
         return self.writer.apply(schema.name, function, function.names, given, self._spot(node))
 
     def _call_python(self, node: Any, args: list[Any]) -> Any:
+        if getattr(node.target, "__name__", "") == "with_effects" and _is_check(args[1]):
+            return (None, None)  # a token that keeps checks in order, and what the check gives: nothing
         if node.target not in _PYTHON:
             why = f"it calls {getattr(node.target, '__name__', node.target)!s} with graphs of its own"
             hint = "export with program.run_decompositions(), and without torch.cond and the like"
@@ -89,6 +91,10 @@ class ExportWalker:
 
     def _fail(self, node: Any, what: str, why: str = "", hint: str = "") -> FrontendError:
         return self.recorder.fail(self._spot(node), str(node.target), what, why, hint, NotTaken)
+
+
+def _is_check(function: Any) -> bool:
+    return any(word in str(function) for word in (*_CHECKS, "_linalg_check"))
 
 
 def _rest(schema: Any, function: Operator, given: int) -> list[tuple[str, Any]]:

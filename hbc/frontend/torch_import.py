@@ -120,10 +120,15 @@ def _import_record(n: TorchNode, rule: Rule, used: set[str]) -> None:
         raise n.fail("the operator can't be taken in", why=why, hint="check its operands and attributes") from error
 
 
-_SLOW = "switch the fast path off before tracing: torch.backends.mha.set_fastpath_enabled(False)"
 _OPEN = "the size of its result depends on the data: use torch.where, or torch.topk for a fixed number of them"
+_DYNAMIC = (
+    "it finds its scales anew at every run: quantise statically (prepare, calibrate, convert), or give hbc quantize "
+    "the float model"
+)
 REFUSED = {
-    "aten::_native_multi_head_attention": _SLOW, "aten::_transformer_encoder_layer_fwd": _SLOW,
+    **{f"quantized::{name}_dynamic": _DYNAMIC for name in ("linear", "linear_relu", "conv1d", "conv2d", "conv3d",
+                                                           "conv_transpose1d", "conv_transpose2d")},
+    **{f"aten::{name}": _DYNAMIC for name in ("quantized_lstm", "quantized_gru")},
     **{f"aten::{name}": _OPEN for name in ("nonzero", "masked_select", "_unique2", "unique_dim")},
 }  # fmt: skip
 

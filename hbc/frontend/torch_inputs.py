@@ -79,8 +79,7 @@ def _stated(a: Argument) -> Example | None:
 
 def _fitting(file: str, a: Argument, example: Example) -> Example:
     if _is_plain(a):
-        why = f"it is {a.kind}, and a program takes tensors"
-        hint = "wrap the model in a module whose forward takes tensors, and trace that"
+        why, hint = f"it is {a.kind}, and a program takes tensors", _in_place_of(a)
         raise problem("an input is no tensor", where=f"{file}: input {quoted(a.name)}", why=why, hint=hint,
                       kind=BadModelInput)  # fmt: skip
     if a.dtype is not None and a.dtype is not example.dtype:
@@ -96,6 +95,15 @@ def _fitting(file: str, a: Argument, example: Example) -> Example:
     return Example(example.shape, example.dtype, a.name)
 
 
+def _in_place_of(a: Argument) -> str:
+    """What to do about an argument that is no tensor."""
+    if a.kind == "Dict[str, Tensor]":
+        return f"give an example of each tensor by its key: --example {a.name}.KEY=1x3x224x224"
+    if a.kind == "List[Tensor]":
+        return f"give an example of each tensor: --example {a.name}.0=1x3x224x224"
+    return "wrap the model in a module whose forward takes tensors, and trace that"
+
+
 def _may_be(stated: Sequence[int | None], shape: Sequence[int]) -> bool:
     return len(stated) == len(shape) and all(a in {None, b} for a, b in zip(stated, shape, strict=True))
 
@@ -104,7 +112,7 @@ def _missing(file: str, arguments: Sequence[Argument], missing: Sequence[Argumen
     plain = [a for a in missing if _is_plain(a)]
     if plain:
         why = "\n".join(f"{quoted(a.name)} is {a.kind}" for a in plain)
-        hint = "wrap the model in a module whose forward takes tensors, and trace that"
+        hint = _in_place_of(plain[0])
         return problem("inputs of the model are no tensors", where=file, why=why, hint=hint, kind=BadModelInput)
     arguments = [a for a in arguments if not a.has_default]
     listed = listing(quoted(a.name) for a in arguments)

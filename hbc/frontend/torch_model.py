@@ -12,6 +12,7 @@ from hbc.example import Example, dtype_named
 from .files import ModelFile
 from .problem import listing, problem, quoted
 from .torch_api import quiet, register_ops, require_torch
+from .torch_containers import take_apart
 from .torch_export import ExportWalker
 from .torch_files import ScriptFile, open_file
 from .torch_inputs import Argument, assigned, tensors_of
@@ -28,13 +29,16 @@ def record_file(file: ModelFile, examples: Sequence[Example], output_names: Sequ
     recorder = Recorder(torch, file.name)
     script = isinstance(opened, ScriptFile)
     arguments = _script_arguments(opened.module) if script else _export_arguments(file.name, opened)
-    given = assigned(file.name, arguments, examples)
+    taken_apart = take_apart(arguments, examples)
+    arguments = taken_apart.arguments
+    given = assigned(file.name, arguments, taken_apart.examples)
     used = [e for e in given if e is not None]
     with quiet():
         lives = [recorder.input(e.name, t) for e, t in zip(used, tensors_of(torch, used), strict=True)]
         refs = tuple(v.ref for v in lives)  # as they came in: a model may write into its inputs
         rest = iter(lives)
-        values = [a.default if e is None else next(rest) for a, e in zip(arguments, given, strict=True)]
+        flat = [a.default if e is None else next(rest) for a, e in zip(arguments, given, strict=True)]
+        values = taken_apart.closed(flat)
         results = _script_results(opened, recorder, values) if script else _export_results(opened, recorder, values)
     outputs = _outputs(recorder, results, output_names)
     kind = "TorchScript" if script else "torch.export"

@@ -38,8 +38,8 @@ CREATES = {
     "_shape_as_tensor", "empty_strided", "new_empty_strided",
 }  # fmt: skip
 _RANDOM = {
-    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli", "bernoulli_", "normal",
-    "normal_", "uniform_", "randperm", "multinomial", "poisson",
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli", "normal", "uniform", "randperm",
+    "multinomial", "poisson", "exponential", "cauchy", "log_normal", "geometric", "random", "binomial",
 }  # fmt: skip
 SAME = {
     "detach", "detach_", "alias", "lift_fresh", "lift_fresh_copy", "requires_grad_", "contiguous", "clone", "to",
@@ -127,7 +127,7 @@ class Recorder:
         """What `function` makes of `values`; where they hold a Live, a record is left and the result is Live, too."""
         word = op.partition("::")[2]
         alive = [v for v in _flat(values) if isinstance(v, Live)]
-        if word in _RANDOM:
+        if word.removesuffix("_") in _RANDOM:
             hint = "make random numbers outside of the model and give them as an input"
             raise self.fail(spot, op, "the model draws random numbers", hint=hint, kind=NotTaken)
         if alive and word in _READS and any(v.ref.constant is None for v in alive):
@@ -213,6 +213,8 @@ class Recorder:
         return self._arg(value, spot, "output")
 
     def _ref(self, name: str, tensor: Any, constant: Any = None) -> Ref:
+        if str(tensor.dtype) == "torch.bfloat16":
+            self.note("it computes in bfloat16; hbc computes the same in float32, which rounds less")
         dtype = _DTYPES.get(str(tensor.dtype).removeprefix("torch."), DType.F32)  # `_kind_fault` tells of any other
         return Ref(name, tuple(tensor.shape), dtype, quant_of(tensor), constant)
 

@@ -89,8 +89,11 @@ class TorchReference:
 
     def step(self, record: Record, values: Mapping[str, Any]) -> list[Any]:
         """The results of one operator on torch.Tensors by name."""
+        given = [substituted(arg, values) for arg in record.args.values()]
+        if record.op in _VIEWS:  # the `contiguous` before it left no record
+            given[0] = given[0].contiguous()
         with quiet(), self.torch.no_grad():
-            result = record.call([substituted(arg, values) for arg in record.args.values()])
+            result = record.call(given)
         return [t for t in _flat(result) if isinstance(t, self.torch.Tensor)]
 
     def arrays(self, record: Record, made: Sequence[Any]) -> list[Array]:
@@ -106,6 +109,9 @@ class TorchReference:
             return made
         with quiet():
             return self.torch._make_per_tensor_quantized_tensor(made, ref.quant.scale[0], ref.quant.zero_point[0])  # noqa: SLF001
+
+
+_VIEWS = {"aten::view", "aten::view_as", "aten::_unsafe_view"}
 
 
 def _grids(module: Module) -> dict[str, Grid]:

@@ -3,7 +3,7 @@
 A record list has values, not storage. A write makes a new value, and everyone who holds the tensor holds that one from
 then on. A write to a part of a tensor (a *view*: what select, slice, view, transpose and their kin give) makes a new
 value of the whole: the part is put back in place, as `select_scatter` and `slice_scatter` do. Parts that were taken
-before are taken again when they are next read.
+before are taken again when they are next read. What is a view is seen from the memory of the example's tensors.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 from hbc.diagnostics import NotTaken
 
 from .torch_api import Operator, operator
+from .torch_memory import axes_order, laid_out, places, shares, strided_places
 from .torch_ops import RULES
 from .torch_parts import parts_of, tensors_in
 from .torch_recorder import Live, Recorder, Spot, raw_of, short
 
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view", "view_as", "reshape_as"}
-_SWAPS = {"transpose", "t", "permute", "numpy_T"}
+_SWAPS = {"transpose", "t", "permute", "numpy_T", "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "mH", "adjoint"}
 _PARTS = {"chunk", "split", "split_with_sizes", "unbind", "unsafe_chunk", "unsafe_split", "tensor_split"}
 
 
@@ -63,6 +64,8 @@ class Writer:
         word = op.partition("::")[2]
         if word.endswith("_") and not word.endswith("__") and any(isinstance(v, Live) for v in _flat(given)):
             return self._write_result(op.removesuffix("_"), function, values[0], given, spot)
+        if word in {"as_strided", "as_strided_copy"} and isinstance(given[0], Live):
+            return self._strided(op, values[0], given, spot)
         if op not in RULES and any(isinstance(v, Live) for v in _flat(given)):
             made = self._by_parts(op, function, given, spot)
             if made is not None:
@@ -119,7 +122,9 @@ class Writer:
         return target
 
     def _pure(self, op: str, function: Callable[..., Any], spot: Spot) -> Operator:
-        found = operator(self.torch, op, getattr(function, "overload", "")) or self._alike(op, function)
+        found = operator(self.torch, op, getattr(function, "overload", ""))
+        if found is None or not _takes_the_same(found, function):
+            found = self._alike(op, function) or found
         if found is None:
             what = f"{op}_ writes in place in a way that hbc can't follow"
             raise self.recorder.fail(spot, op, what, hint="write it without the trailing underscore", kind=NotTaken)
@@ -130,7 +135,7 @@ class Writer:
         packet = getattr(self.torch.ops.aten, op.partition("::")[2], None)
         overloads = [] if packet is None else packet.overloads()
         found = (operator(self.torch, op, name) for name in overloads)
-        return next((f for f in found if f is not None and f.names == getattr(function, "names", ())), None)
+        return next((f for f in found if f is not None and _takes_the_same(f, function)), None)
 
     def _write(self, target: Any, new: Any, spot: Spot, op: str) -> None:
         """Everyone who holds `target` holds `new` from now on."""
@@ -144,7 +149,7 @@ class Writer:
             live = self._promoted[id(target)][1]
         else:
             live = target
-        live.ref, live.tensor = new.ref, new.tensor
+        live.ref, live.tensor = new.ref, laid_out(self.torch, new.tensor, live.tensor)
         live.version += 1
 
     def _view(self, value: Any) -> View | None:
@@ -169,14 +174,27 @@ class Writer:
         if word in _RESHAPES:
             return apply("aten::reshape", aten.reshape, ("self", "shape"), [part, shape], spot)
         if word in _SWAPS:
-            order = _order(word, rest, len(shape))
+            order = axes_order(self.torch, view.function, view.values[1:], len(shape))
             back = [order.index(i) for i in range(len(order))]
             return apply("aten::permute", aten.permute, ("self", "dims"), [part, back], spot)
         if word in _PARTS and view.index is not None:
             return self._put_back_part(view, base, part, rest, spot)
-        hint = "write to a clone of it, or put the parts together with torch.cat"
-        what = f"the model writes into the result of {view.op}"
-        raise self.recorder.fail(spot, op, what, why="which shares its memory", hint=hint, kind=NotTaken)
+        return self._put_back_anywhere(view, base, part, spot, op)
+
+    def _put_back_anywhere(self, view: View, base: Any, part: Any, spot: Spot, op: str) -> Any:
+        """By the places of the view's elements: of diagonals, windows, strides."""
+        shape = tuple(_tensor(base).shape)
+        rest = [raw_of(v) for v in view.values[1:]]
+        index = places(self.torch, view.function, rest, shape)
+        if index.unique().numel() < index.numel():
+            hint = "write to a clone of it, or put the parts together with torch.cat"
+            what = f"the model writes into the result of {view.op}"
+            raise self.recorder.fail(spot, op, what, why="of which several elements are one", hint=hint, kind=NotTaken)
+        aten, apply = self.torch.ops.aten, self.recorder.apply
+        whole, src = (apply("aten::reshape", aten.reshape, ("self", "shape"), [v, [-1]], spot) for v in (base, part))
+        names = ("self", "dim", "index", "src")
+        flat = apply("aten::scatter", aten.scatter.src, names, [whole, 0, index, src], spot)
+        return apply("aten::reshape", aten.reshape, ("self", "shape"), [flat, list(shape)], spot)
 
     def _put_back_part(self, view: View, base: Any, part: Any, rest: dict[str, Any], spot: Spot) -> Any:
         aten, apply, dim = self.torch.ops.aten, self.recorder.apply, rest.get("dim", 0)
@@ -219,33 +237,44 @@ class Writer:
     def _note_view(
         self, op: str, function: Callable[..., Any], names: Sequence[str], values: Sequence[Any], result: Any
     ) -> None:
-        word = op.partition("::")[2]
-        viewing = word in _RESHAPES | _SWAPS | _PARTS | {"select", "slice", "narrow", "expand", "diagonal"}
-        if not viewing or not values:
+        if not values or not self._is_tensor(values[0]):
             return
+        base = self.current(values[0])
         several = isinstance(result, (list, tuple))
         for i, part in enumerate(result if several else [result]):
+            if part is base or not self._is_tensor(part) or not shares(_tensor(part), _tensor(base)):
+                continue
             view = View(values[0], op, function, tuple(names), tuple(values), i if several else None)
             if isinstance(part, Live):
-                base = self.current(values[0])
                 part.view, part.seen = view, base.version if isinstance(base, Live) else 0
-            elif isinstance(part, self.torch.Tensor):
+            else:
                 self._constant_views[id(part)] = (part, view)
+
+    def _strided(self, op: str, base: Any, given: list[Any], spot: Spot) -> Any:
+        """`as_strided`: the elements of a tensor by their places in its memory."""
+        tensor, size, stride, *offset = [raw_of(v) for v in given]
+        index = strided_places(self.torch, tensor, size, stride, offset[0] if offset else None)
+        if index is None:
+            what, why = "as_strided reads beyond the tensor", "the memory around it belongs to a larger one"
+            raise self.recorder.fail(spot, op, what, why=why, hint="take it of the larger tensor", kind=NotTaken)
+        take = operator(self.torch, "aten::take", "")
+        assert take is not None
+        result = self.recorder.apply("aten::take", take, take.names, [given[0], index], spot)
+        if isinstance(base, Live) and not op.endswith("_copy"):
+            result.view, result.seen = View(base, "aten::take", take, take.names, (base, index)), base.version
+        return result
 
 
 def _tensor(value: Any) -> Any:
     return value.tensor if isinstance(value, Live) else value
 
 
-def _order(word: str, rest: dict[str, Any], rank: int) -> list[int]:
-    order = list(range(rank))
-    if word == "permute":
-        return [d % rank for d in rest["dims"]]
-    if word == "numpy_T":
-        return order[::-1]
-    a, b = (rest["dim0"] % rank, rest["dim1"] % rank) if word == "transpose" else (0, rank - 1)
-    order[a], order[b] = order[b], order[a]
-    return order
+def _takes_the_same(pure: Operator, function: Callable[..., Any]) -> bool:
+    """Whether two operators have the same arguments, by name and type: `pow.Scalar` raises a number, `pow_` doesn't."""
+    if pure.names != getattr(function, "names", ()):
+        return False
+    schemas = [f.function._schema.arguments for f in (pure, function) if isinstance(f, Operator)]  # noqa: SLF001
+    return [str(a.type) for a in schemas[0]] == [str(a.type) for a in schemas[-1]]
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

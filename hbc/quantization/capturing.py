@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,8 +28,13 @@ from .sampling import PixelSample
 from .segment_lut import SegmentLUT
 from .stubs import DeQuantStub, FloatFunctional, QuantStub
 from .wrapping import RECORDERS
+from .writing import Views, out_of_place, with_item, writes
+from .writing import name_of as name_of_call
 
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+CONTAINERS = (
+    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+    nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
 WHOLE = (QuantStub, DeQuantStub, SegmentLUT, CenteredYuv444, PixelSample)
 GIVE = "give what the model takes: a tensor, a dict, or a tuple of arguments"
 OUTPUTS = "_outputs"  # the module that puts the results into the user's structure
@@ -174,6 +179,7 @@ class Recorder(TorchFunctionMode):
         self.on_cpu = 0
         self.failed = ""  # the innermost module that an exception left
         self.functionals: dict[str, int] = {}
+        self.views = Views(self.graph, self.nodes, self._operation)
 
     def open(self, args: tuple[Any, ...]) -> tuple[tuple[str, int, tuple[str | int, ...]], ...]:
         """Placeholders for the arguments; a tensor inside of a structure is read by its path."""
@@ -219,7 +225,10 @@ class Recorder(TorchFunctionMode):
         finally:
             self.inside -= 1
         with _Off(self):
-            self._bind(out, self._note(self.graph.call_module(name, self._args(args), self._args(kwargs))))
+            node = self._note(self.graph.call_module(name, self._args(args), self._args(kwargs)))
+            self._bound(
+                out, node, args, wrote=bool(args) and out is args[0] and bool(getattr(module, "inplace", False))
+            )
         return out
 
     def _opened(self, module: nn.Module, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -255,8 +264,8 @@ class Recorder(TorchFunctionMode):
     def _function(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = getattr(func, "__name__", "")
         if name == "__setitem__":
-            node = self._note(self.graph.call_function(operator.setitem, self._args(args)))
-            node.meta["writes"] = True
+            node = self._note(self.graph.call_function(with_item, self._args(args)))
+            self._bound(args[0], node, args, wrote=True)
             return
         if not any(isinstance(leaf, Tensor) for _, leaf in walk(out)):
             return  # a size, a dtype, a number: what it was becomes part of the graph
@@ -265,9 +274,29 @@ class Recorder(TorchFunctionMode):
             node = self.graph.call_function(getattr, (self._args(args[0]), getattr(target, "__name__", "data")))
         elif getattr(torch.Tensor, name, None) is func:
             node = self.graph.call_method(name, self._args(args), self._args(kwargs))
+        elif getattr(sys.modules.get(getattr(func, "__module__", None) or ""), name, None) is None and func in _METHODS:
+            node = self.graph.call_method(_METHODS[func], self._args(args), self._args(kwargs))
         else:
             node = self.graph.call_function(func, self._args(args), self._args(kwargs))
-        self._bind(out, self._note(node))
+        wrote = writes(name, args, kwargs, out)
+        if wrote:
+            out_of_place(node)
+        self._bound(out, self._note(node), args, wrote=wrote)
+
+    def _bound(self, out: Any, node: fx.Node, args: Sequence[Any], *, wrote: bool) -> None:
+        """`_bind`, and what that means for tensors that share memory."""
+        self._bind(out, node)
+        if wrote and isinstance(out, Tensor):
+            self.views.wrote(out, {k: node.meta[k] for k in ("scope", "cpu") if k in node.meta})
+            return
+        for path, leaf in walk(out):
+            if isinstance(leaf, Tensor) and args:
+                self.views.note(leaf, args[0], node, path)
+
+    def _operation(self, node: fx.Node) -> str:
+        return (
+            type(self.root.get_submodule(str(node.target))).__name__ if node.op == "call_module" else name_of_call(node)
+        )
 
     def _note(self, node: fx.Node) -> fx.Node:
         node.meta["scope"] = self.scopes[-1] if self.scopes else ""
@@ -336,8 +365,24 @@ class Recorder(TorchFunctionMode):
         names = tuple(name_of(path, result, "output") for path, _ in leaves)
         module = fx.GraphModule(root, self.graph, class_name=type(self.root).__name__)
         module.meta["interface"] = Interface(inputs, names, template)
+        for part in module.modules():
+            if getattr(part, "inplace", False):  # writes are values of their own by now
+                setattr(part, "inplace", False)  # noqa: B010 - nn.Module has no such attribute
         drop_dead(module)
         return module
+
+
+def _methods() -> dict[Any, str]:
+    """Methods of tensors by what torch hands on of them: `x ** 3` is named `pow`, and is no function of that name."""
+    found = {}
+    for name in dir(Tensor):
+        method = inspect.getattr_static(Tensor, name)
+        if name.startswith("__") and callable(method) and not isinstance(method, type):
+            found[method] = name
+    return found
+
+
+_METHODS = _methods()
 
 
 class _Off:

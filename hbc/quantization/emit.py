@@ -19,7 +19,8 @@ from hbc_runtime import numerics
 from .capturing import OUTPUTS, Interface, capture
 from .errors import trouble
 from .fake_quantize import FakeQuantize
-from .onnx_rules import RULES, Call, pair
+from .foreign import Bound, foreign
+from .onnx_rules import RULES, Call, NoForm, pair
 from .onnx_writer import NUMPY, Form, Writer
 from .ops import constant_of, is_kept, operation
 from .pytree import take
@@ -159,12 +160,22 @@ class _Emitter:
         for operand in node.all_input_nodes:
             value = self.values.get(operand)
             enters = is_kept(node, self.modules) and isinstance(self._module(operand), QuantizedUnit)
-            leaves = isinstance(module, QuantizedInput) and is_kept(operand, self.modules)
+            leaves = isinstance(module, QuantizedInput) and (
+                is_kept(operand, self.modules) or self._reads_units(operand)
+            )
             if (enters or leaves) and isinstance(value, str):
                 scope = str(node.target if node.op == "call_module" else node.meta.get("scope") or node.name)
                 before[operand] = value
                 self.values[operand] = self.writer.barrier(value, scope)
         return before
+
+    def _reads_units(self, node: fx.Node) -> bool:
+        """True for reals that are made of a unit's values: they are quantised as reals, and not by integers."""
+        if node.op not in {"call_module", "call_function", "call_method"} or node.target is take:
+            return any(map(self._reads_units, node.all_input_nodes)) if node.target is take else False
+        if isinstance(self._module(node), QuantizedUnit):
+            return False
+        return any(isinstance(self._module(n), QuantizedUnit) or self._reads_units(n) for n in node.all_input_nodes)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self.modules.get(str(node.target)) if node.op == "call_module" else None
@@ -180,13 +191,31 @@ class _Emitter:
             return self._real_layer(module, args[0])
         rule = RULES.get(kind)
         if rule is None:
-            where = f"module {str(node.meta.get('scope') or node.target)!r}"
-            hint = "leave it outside of the model, or write it with other operations"
-            why = "there is no ONNX operator for it in hbc"
-            raise trouble(f"{kind!r} can't be exported", where=where, why=why, hint=hint, kind=NotExportable)
+            return self._foreign(node, kind, module)
         first = args[0] if args else None
         rank = len(self.writer.shapes.get(first, ())) if isinstance(first, str) else len(node.meta.get("shape", ()))
-        return rule(Call(self.writer, node, kind, tuple(args), dict(kwargs), module, self.writer.shapes, rank))
+        try:
+            return rule(Call(self.writer, node, kind, tuple(args), dict(kwargs), module, self.writer.shapes, rank))
+        except NoForm:
+            return self._foreign(node, kind, module)
+
+    def _foreign(self, node: fx.Node, kind: str, module: nn.Module | None) -> Any:
+        """An operation without a rule, as hbc's front end for PyTorch reads it."""
+        tensors = [n for n in dict.fromkeys(node.all_input_nodes) if isinstance(self.values[n], str)]
+        fixed = {n: v.detach() if isinstance(v, Tensor) else v for n, v in self.values.items() if n not in tensors}
+
+        def call(given: Sequence[Tensor]) -> Any:
+            table = {**fixed, **dict(zip(tensors, given, strict=True))}
+            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: table[n])
+            if module is not None:
+                return module(*args, **kwargs)
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+        examples = [torch.zeros(n.meta["shape"], dtype=n.meta["dtype"]) for n in tensors]
+        where = f"module {str(node.meta.get('scope') or node.target)!r}"
+        return foreign(self.writer, Bound(call, module), [self.values[n] for n in tensors], examples, kind, where)
 
     def _real_layer(self, layer: Any, x: str) -> str:
         unit = QuantizedWeighted("", "", layer, None, "")
@@ -237,9 +266,9 @@ class _Emitter:
     def body(self, unit: QuantizedOperation, operands: list[Any]) -> str:
         """The operations inside of a unit."""
         part = _Emitter(unit.body, self.writer)
+        holders = [n for n in unit.body.graph.nodes if n.op == "placeholder"]
         examples = [torch.zeros(self.writer.shapes[o]) for o in operands]
         shaped(unit.body, examples)
-        holders = [n for n in unit.body.graph.nodes if n.op == "placeholder"]
         part.values = dict(zip(holders, operands, strict=True))
         prefix = self.writer.prefix
         for node in unit.body.graph.nodes:

@@ -86,7 +86,7 @@ def _function(part: Part, a: Arithmetic, device: torch.device) -> Callable[..., 
 
 
 def _looked_up(values: Tensor, table: Results, x: Tensor) -> Tensor:
-    return values.index_select(0, x.sub(table.first).view(-1)).view(x.shape)
+    return values.index_select(0, x.sub(table.first).reshape(-1)).view(x.shape)
 
 
 def _sum(a: Arithmetic, *xs: Tensor) -> Tensor:

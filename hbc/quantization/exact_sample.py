@@ -37,7 +37,7 @@ def _sampled(c: Case) -> Tensor | None:
         """[N·OH·OW, C]: what lies there, 0 outside."""
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         index = first + row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-        return pixels.index_select(0, index.view(-1)) * inside.view(-1, 1)
+        return pixels.index_select(0, index.reshape(-1)) * inside.view(-1, 1)
 
     if op.nearest:
         total = seen(_nearest(op, rows), _nearest(op, columns))

@@ -55,7 +55,7 @@ class Table:
         with torch.no_grad():
             table = self._table(unit, source, fq, x.device)
             index = recovered(x, source.scale).add_(table.numel() // 2).to(torch.int64)
-            exact = table.index_select(0, index.view(-1)).view(x.shape)
+            exact = table.index_select(0, index.reshape(-1)).view(x.shape)
         if y is None or not grad:
             return exact
         if fq.is_learned:

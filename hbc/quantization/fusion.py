@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import fx, nn
 
-from .ops import BATCH_NORMS, CLIPPED, RELUS, operation
+from .ops import BATCH_NORMS, CLIPPED, RELUS, is_float, operation
 
 ADDABLE = (nn.Conv1d, nn.Conv2d, nn.Linear)  # those whose accumulator takes a second operand
 
@@ -20,6 +20,7 @@ class Group:
     bn: fx.Node | None = None
     addend: fx.Node | None = None
     activation: str = ""
+    conditions: list[fx.Node] = field(default_factory=list)  # truth values that the head reads, computed within
 
     @property
     def last(self) -> fx.Node:
@@ -54,9 +55,19 @@ def weighted_group(head: fx.Node, modules: dict[str, nn.Module]) -> Group:
 def operation_group(head: fx.Node, modules: dict[str, nn.Module]) -> Group:
     """An arithmetic node, with a relu behind it where the result's clip does that."""
     group = Group(head, [head])
+    _take_conditions(group, head)
     if operation(head, modules) in CLIPPED:
         _take_relu(group, _follower(head), modules)
     return group
+
+
+def _take_conditions(group: Group, node: fx.Node) -> None:
+    """What gives truth values, and whatever else no scale stands for, goes into the unit that reads it."""
+    for source in node.all_input_nodes:
+        computed = source.op in {"call_function", "call_method"} and not is_float(source)
+        if computed and source not in group.conditions:
+            _take_conditions(group, source)
+            group.conditions.append(source)
 
 
 def _take_relu(group: Group, follower: fx.Node | None, modules: dict[str, nn.Module]) -> None:

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from onnx import TensorProto
 from torch import Tensor, fx, nn
 
-from hbc.diagnostics import NotExportable, QuantizationError
-
-from .errors import trouble
 from .onnx_writer import Writer
 
 Rule = Callable[["Call"], Any]
 RULES: dict[str, Rule] = {}
+
+
+class NoForm(Exception):  # noqa: N818 - no error: the operation is written in another way
+    """A rule has no form of a node; hbc's front end for PyTorch is asked."""
 
 
 @dataclass
@@ -67,11 +70,9 @@ class Call:
         """A constant of int64."""
         return self.writer.const(np.asarray(values, np.int64))
 
-    def refused(self, why: str) -> QuantizationError:
-        """NotExportable for this node."""
-        where = f"module {self.node.meta.get('scope') or str(self.node.target)!r}"
-        hint = "leave it outside of the model, or write it with other operations"
-        return trouble(f"{self.kind!r} can't be exported", where=where, why=why, hint=hint, kind=NotExportable)
+    def refused(self, why: str) -> NoForm:
+        """The rule has no form of this node."""
+        return NoForm(f"{self.kind}: {why}")
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -108,7 +109,14 @@ def _unary(c: Call) -> Any:
 def _binary(c: Call) -> Any:
     if c.kwargs.get("alpha", 1) != 1:
         raise c.refused(f"its alpha is {c.kwargs['alpha']}")
-    return c.op(_BINARY[c.kind], c.x(0), c.x(1))
+    return c.op(_BINARY[c.kind], *(_counted(c, i) for i in (0, 1)))
+
+
+def _counted(c: Call, index: int) -> str:
+    """An operand; truth values as 0 and 1."""
+    operand = c.node.args[index] if len(c.node.args) > index else None
+    is_truth = isinstance(operand, fx.Node) and operand.meta.get("dtype") is torch.bool
+    return str(c.op("Cast", c.x(index), to=TensorProto.FLOAT)) if is_truth else c.x(index)
 
 
 RULES.update(dict.fromkeys(_UNARY, _unary))
@@ -311,14 +319,16 @@ def pad(c: Call) -> Any:
     given = c.module.padding if c.module is not None else c.args[1]
     widths = pair(given, 4)
     mode = "constant" if c.module is not None else str(c.get(2, "mode", "constant"))
-    if mode not in {"constant", "reflect", "replicate"}:
+    if mode not in {"constant", "reflect", "replicate", "circular"}:
         raise c.refused(f"its mode is {mode}")
     fill = getattr(c.module, "value", 0.0) if c.module is not None else (c.get(3, "value") or 0.0)
     before, after = [0] * c.rank, [0] * c.rank
     for i in range(len(widths) // 2):
         before[-1 - i], after[-1 - i] = widths[2 * i], widths[2 * i + 1]
     value = [c.writer.const(np.float32(fill))] if mode == "constant" else []
-    return c.op("Pad", c.x(), c.ints(before + after), *value, mode={"replicate": "edge"}.get(mode, mode))
+    return c.op(
+        "Pad", c.x(), c.ints(before + after), *value, mode={"replicate": "edge", "circular": "wrap"}.get(mode, mode)
+    )
 
 
 @rule("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d")
@@ -386,12 +396,12 @@ def layer_norm(c: Call) -> Any:
 
 @rule("group_norm")
 def group_norm(c: Call) -> Any:
-    m: Any = c.module
-    if m is None:
-        raise c.refused("only the module GroupNorm is taken")
-    ones, zeros = np.ones(m.num_channels, np.float32), np.zeros(m.num_channels, np.float32)
-    operands = [c.value(ones if m.weight is None else m.weight), c.value(zeros if m.bias is None else m.bias)]
-    return c.op("GroupNormalization", c.x(), *operands, num_groups=m.num_groups, epsilon=m.eps)
+    channels = c.out_shape[1]
+    weight, bias = c.get(2, "weight"), c.get(3, "bias")
+    ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    operands = [c.value(ones if weight is None else weight), c.value(zeros if bias is None else bias)]
+    groups, eps = int(c.get(1, "num_groups")), float(c.get(4, "eps", 1e-5))
+    return c.op("GroupNormalization", c.x(), *operands, num_groups=groups, epsilon=eps)
 
 
 @rule("instance_norm")
@@ -418,14 +428,15 @@ def rms_norm(c: Call) -> Any:
 
 @rule("batch_norm")
 def batch_norm(c: Call) -> Any:
-    m: Any = c.module
-    if m is None:
-        raise c.refused("only the module BatchNorm is taken")
-    n = m.num_features
-    weight = np.ones(n, np.float32) if m.weight is None else m.weight
-    bias = np.zeros(n, np.float32) if m.bias is None else m.bias
-    operands = [c.value(v) for v in (weight, bias, m.running_mean, m.running_var)]
-    return c.op("BatchNormalization", c.x(), *operands, epsilon=m.eps)
+    mean, variance = c.get(1, "running_mean"), c.get(2, "running_var")
+    if mean is None or (c.module is None and c.get(5, "training", False)):
+        raise c.refused("it normalises by the batch's own mean")
+    n = c.out_shape[1]
+    weight, bias = c.get(3, "weight"), c.get(4, "bias")
+    weight = np.ones(n, np.float32) if weight is None else weight
+    bias = np.zeros(n, np.float32) if bias is None else bias
+    operands = [c.value(v) for v in (weight, bias, mean, variance)]
+    return c.op("BatchNormalization", c.x(), *operands, epsilon=float(c.get(7, "eps", 1e-5)))
 
 
 @rule("interpolate")

@@ -15,7 +15,7 @@ _ALIASES = {
     "contiguous": "identity", "clone": "identity", "detach": "identity", "dropout": "identity",
     "dropout2d": "identity",
     "upsample": "interpolate", "ipow": "pow", "max_pool2d_with_indices": "max_pool2d",
-    "alpha_dropout": "identity", "feature_dropout": "identity",
+    "alpha_dropout": "identity", "feature_dropout": "identity", "rpow": "rpow",
 }  # fmt: skip
 _MODULES = {
     "ReLU": "relu", "ReLU6": "relu6", "Sigmoid": "sigmoid", "Tanh": "tanh", "SiLU": "silu", "GELU": "gelu",
@@ -26,6 +26,7 @@ _MODULES = {
     "AdaptiveMaxPool2d": "adaptive_max_pool2d", "Flatten": "flatten", "Unflatten": "reshape", "Identity": "identity",
     "Dropout": "identity", "Dropout1d": "identity", "Dropout2d": "identity", "AlphaDropout": "identity",
     "Upsample": "interpolate", "UpsamplingNearest2d": "interpolate", "UpsamplingBilinear2d": "interpolate",
+    "ChannelShuffle": "channel_shuffle",
     "PixelShuffle": "pixel_shuffle", "PixelUnshuffle": "pixel_unshuffle", "LayerNorm": "layer_norm",
     "GroupNorm": "group_norm", "InstanceNorm2d": "instance_norm", "ZeroPad2d": "pad", "ConstantPad2d": "pad",
     "BatchNorm1d": "batch_norm", "BatchNorm2d": "batch_norm", "BatchNorm3d": "batch_norm", "Softsign": "softsign",
@@ -42,7 +43,8 @@ MOVES = frozenset({
     "reshape", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "chunk", "split", "take", "getitem",
     "narrow", "select", "expand", "expand_as", "repeat", "pixel_shuffle", "pixel_unshuffle", "max_pool1d", "max_pool2d",
     "identity", "dequant_stub", "pad", "unbind", "adaptive_max_pool2d", "amax", "amin", "unflatten", "tile", "flip",
-    "view_as", "reshape_as", "index_select", "movedim",
+    "view_as", "reshape_as", "index_select", "movedim", "channel_shuffle", "roll", "Unfold", "unfold", "Fold",
+    "MaxPool3d", "max_pool3d", "swapdims", "moveaxis", "tensor_split", "repeat_interleave", "rot90",
 })  # fmt: skip
 CLIPPED = frozenset({"add", "sub", "mul", "matmul", "batch_norm"})  # a relu behind these is their own clip
 RELUS = frozenset({"relu", "relu6"})
@@ -53,7 +55,9 @@ ARITHMETIC = frozenset({
     "log_softmax", "prelu", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "layer_norm",
     "rms_norm", "group_norm", "instance_norm", "batch_norm", "mean", "sum", "exp", "log", "sqrt", "rsqrt", "reciprocal",
     "abs", "neg", "sin", "cos", "erf", "floor", "ceil", "round", "square", "pow", "maximum", "minimum", "interpolate",
-    "grid_sample", "pixel_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize",
+    "grid_sample", "pixel_sample", "where", "segment_lut", "baddbmm", "einsum", "logsigmoid", "normalize", "with_item",
+    "CELU", "celu", "SELU", "selu", "LogSigmoid", "Tanhshrink", "tanhshrink", "Softshrink", "softshrink", "Hardshrink",
+    "hardshrink", "Threshold", "threshold", "rpow", "expm1", "log1p", "exp2", "log2", "tan", "atan", "sinh", "cosh",
 })  # fmt: skip
 
 

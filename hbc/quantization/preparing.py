@@ -15,7 +15,9 @@ from .capturing import COMPUTED, OUTPUTS, arguments, capture
 from .eager import EagerRewrite, swap
 from .errors import no_such, trouble
 from .functional_layers import as_layers
+from .lowering import lower
 from .march import get_march
+from .opening import open_attention
 from .pytree import rebuild
 from .qconfig import QConfigSetter, Setters, as_list
 from .rewrite import Rewrite
@@ -77,12 +79,15 @@ def prepare(
     setters: list[QConfigSetter] = as_list(qconfig_setter)
     twin = copy.deepcopy(model)
     march = get_march().value
+    if method == "capture":
+        open_attention(twin, lambda name, module: _is_inside(name, names, keep) or type(module) in keep)
     graph = capture(twin, example_inputs, lambda name, module: name in keep or type(module) in keep)
     prepared: nn.Module
     if method == "eager":
         prepared = _swapped(twin, graph, EagerRewrite(graph, march, setters, bn_mode, names))
     else:
         hints = as_layers(graph)
+        lower(graph)
         rewrite = Rewrite(graph, march, setters, bn_mode, names)
         rewrite.hints += hints
         prepared = rewrite.run()
@@ -155,6 +160,13 @@ def require_float(model: nn.Module) -> None:
             hint="call prepare once, on the float model; prepare fuses by itself",
             kind=PreparedTwice,
         )
+
+
+def _is_inside(name: str, names: dict[str, nn.Module], keep: set[Any]) -> bool:
+    """True for a module that stays on the CPU, or that is in one that does."""
+    parts = name.split(".")
+    outer = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
+    return any(n in keep or type(names.get(n)) in keep for n in outer)
 
 
 def _kept(names: dict[str, nn.Module], cpu: tuple[str | type[nn.Module], ...]) -> set[Any]:

@@ -226,7 +226,11 @@ class Rewrite:
 
     def _operation(self, node: fx.Node, kind: str) -> None:
         group = operation_group(node, self.modules)
-        tensors = [n for n in dict.fromkeys(node.all_input_nodes) if constant_of(n, self.module) is None]
+        read = [n for part in (*group.conditions, node) for n in part.all_input_nodes if n not in group.conditions]
+        tensors = [n for n in dict.fromkeys(read) if constant_of(n, self.module) is None]
+        if not all(is_float(n) for n in tensors):
+            self.hints.append(f"{_place(node)}: {kind} reads a tensor without a scale; it stays real, on the CPU")
+            return
         body = body_of(group, tensors, self.module, self.modules)
         name = str(node.target) if node.op == "call_module" else self._name(node)
         unit = QuantizedOperation(name, self.march, kind, body)

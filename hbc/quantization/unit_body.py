@@ -19,7 +19,7 @@ def body_of(
     for i, operand in enumerate(operands):
         copies[operand] = graph.placeholder(f"x{i}")
         copies[operand].meta.update(operand.meta)
-    for node in group.nodes:
+    for node in (*group.conditions, *group.nodes):
         for constant in node.all_input_nodes:
             value = constant_of(constant, root)
             if value is not None and constant not in copies:

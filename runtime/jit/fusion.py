@@ -64,11 +64,16 @@ def _reads(segment: Segment) -> Sequence[int]:
 
 
 def _is_image(quantize: Quantize, transpose: Transpose, model: Model, reads: Counter[int]) -> bool:
+    """True for an image of few channels, of which only `transpose` reads the integers.
+
+    Behind a CPU segment the image may lie in the arena, and its memory be free for the result once it is quantised.
+    """
     between = model.tensors[quantize.outputs[0]]
     passes = transpose.inputs[0] == quantize.outputs[0] and reads[quantize.outputs[0]] == 1
     small = len(between.shape) == 4 and 1 < between.shape[1] <= FEW and between.dtype is DType.I8
     inside = between.storage is Storage.ARENA and model.tensors[quantize.inputs[1]].shape == (1,)
-    return passes and small and inside and transpose.perm == TO_NHWC
+    apart = not _overlap(model.tensors[quantize.inputs[0]], model.tensors[transpose.outputs[0]])
+    return passes and small and inside and apart and transpose.perm == TO_NHWC
 
 
 def _is_sum(conv: Conv2d, add: Add, model: Model, reads: Counter[int]) -> bool:

@@ -29,9 +29,7 @@ def code_of(model: Model, machine: Host, natives: Sequence[NativeCode] = ()) -> 
     return code
 
 
-def find(
-    content: str, machine: Host, natives: Sequence[NativeCode], sound: cache.State | None = None
-) -> Code | None:
+def find(content: str, machine: Host, natives: Sequence[NativeCode], sound: cache.State | None = None) -> Code | None:
     """Sound code, made before, for the model with fingerprint `content`: from `natives`, else from the cache.
 
     `sound` is a state in which the cache's entry is known to be so.

@@ -99,6 +99,16 @@ def test_what_others_read_too_is_written() -> None:
     assert fused(twice, never)[0] == list(segment.instructions)
 
 
+@pytest.mark.parametrize(("offset", "apart"), [(0, False), (32, False), (64, True)])
+def test_what_a_cpu_segment_left_is_not_written_over_while_it_is_read(offset: int, apart: bool) -> None:
+    """Its memory is free for the transposed integers once all of it is quantised."""
+    model = image_model((1, 4, 2, 2), 1.0, 0, Rounding.HALF_EVEN_F32)
+    image = replace(model.tensors[0], storage=Storage.ARENA, offset=0)
+    result = replace(model.tensors[4], storage=Storage.ARENA, offset=offset)
+    again = replace(model, tensors=(image, *model.tensors[1:4], result), arena_size=192)
+    assert ([type(op) for op in fused(again, never)[0]] == [QuantizeImage]) == apart
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 2, 2), (1, 5, 2, 2)])
 def test_only_few_channels_are_interleaved(shape: tuple[int, int, int, int]) -> None:
     model = image_model(shape, 1.0, 0, Rounding.HALF_EVEN_F32)

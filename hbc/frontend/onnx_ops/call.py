@@ -14,7 +14,6 @@ from ..onnx_node import Node, Results
 from .registry import onnx_op
 
 MS = "com.microsoft"
-IDENTITY = 13  # the opset that its Identity is written in
 
 # Microsoft's operators whose only result has the type of their first operand.
 _ALIKE = (
@@ -36,8 +35,9 @@ def barrier(n: Node) -> Results:
     x = n.x(0)
     proto = helper.make_node("Identity", ["operand:0"], ["result:0"], name=n.proto.name)
     reason, hint = "beside it are operations that are kept on the CPU", "quantise those"
+    opset = n.scope.source.versions[""]  # the file's own, as of every other node that runs there
     return n.op(
-        Call, x, type=x.type, op_type="Identity", opset=IDENTITY, node_proto=encoded(proto), reason=reason, hint=hint
+        Call, x, type=x.type, op_type="Identity", opset=opset, node_proto=encoded(proto), reason=reason, hint=hint
     )
 
 

@@ -7,8 +7,8 @@ from importlib import import_module
 from .registry import collect
 
 _FAMILIES = (
-    "activation", "arith", "attention", "conv", "eltwise", "fill", "lookup", "move", "norm", "order", "pool", "quant",
-    "quantized", "reduce", "resize", "scatter", "select", "shape",
+    "activation", "arith", "attention", "conv", "eltwise", "fill", "fused", "lookup", "matrix", "move", "norm", "order",
+    "pool", "quant", "quantized", "reduce", "resize", "scatter", "select", "shape",
 )  # fmt: skip
 RULES = collect(*(import_module(f".{family}", __name__) for family in _FAMILIES))
 

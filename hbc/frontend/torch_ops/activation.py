@@ -77,7 +77,7 @@ def leaky_relu(n: TorchNode) -> Results:
     return n.op(LeakyRelu, n.real(), alpha=n.number("negative_slope", 0.01))
 
 
-@torch_op("aten::prelu", "aten::_prelu_kernel")
+@torch_op("aten::prelu", "aten::_prelu_kernel", "quantized::prelu")
 def prelu(n: TorchNode) -> Results:
     """leaky_relu for one slope, else slope·x where x is below 0, along axis 1."""
     x, slope = n.real(0), n.array(1)
@@ -98,7 +98,7 @@ def elu(n: TorchNode) -> Results:
     return _times(n, n.op(Elu, n.real(), alpha=n.number("alpha", 1.0)), n.number("scale", 1.0))
 
 
-@torch_op("aten::celu")
+@torch_op("aten::celu", "quantized::celu")
 def celu(n: TorchNode) -> Results:
     """max(0, x) + min(0, alpha·(exp(x/alpha) − 1)): elu in x/alpha, scaled by alpha."""
     alpha = n.number("alpha", 1.0)
@@ -151,7 +151,7 @@ def _negated(n: TorchNode, x: Value) -> Value:
     return n.op(PLAIN_UNARY["neg"], x)
 
 
-@torch_op("aten::threshold")
+@torch_op("aten::threshold", "quantized::threshold")
 def threshold(n: TorchNode) -> Results:
     """x above the threshold, else the value."""
     limit, value = n.number("threshold"), n.number("value")

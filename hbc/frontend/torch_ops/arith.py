@@ -152,14 +152,14 @@ def nan_to_num(n: TorchNode) -> Results:
     return n.op(Where, n.op(Equal, x, number(n, -math.inf)), number(n, n.number("neginf", -most)), y)
 
 
-@torch_op("aten::rrelu", "aten::rrelu_with_noise")
+@torch_op("aten::rrelu", "aten::rrelu_with_noise", "aten::rrelu_with_noise_functional")
 def rrelu(n: TorchNode) -> Results:
     """x, below 0 times the mean of the two slopes."""
     if n.flag("training"):
         raise n.refuse("the model is in training mode and draws slopes at random", "call model.eval() before tracing")
     x = n.real(0)
     slope = (n.number("lower", 1 / 8) + n.number("upper", 1 / 3)) / 2
-    return n.op(Maximum, x, n.op(Mul, x, number(n, slope)))
+    return [n.op(Maximum, x, n.op(Mul, x, number(n, slope))), *[None] * (len(n.record.results) - 1)]
 
 
 @torch_op("aten::broadcast_tensors")

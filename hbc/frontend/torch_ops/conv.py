@@ -130,7 +130,7 @@ def weighted(n: TorchNode, x: Value, weight: Value, bias: Value | None) -> Value
     return y if bias is None else n.op(Add, y, bias)
 
 
-@torch_op("aten::matmul", "aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot")
+@torch_op("aten::matmul", "aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot", "quantized::matmul")
 def matmul(n: TorchNode) -> Results:
     """A matrix product by NumPy's rules; with a weight it is linear."""
     return multiply(n, n.real(0), n.real(1))

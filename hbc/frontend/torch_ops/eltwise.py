@@ -31,6 +31,7 @@ from hbc.ir.ops import (
 )
 from hbc.ir.types import DType
 
+from ..torch_calls import call_like
 from ..torch_node import Results, TorchNode
 from ..torch_records import Weight
 from .arith import truncated
@@ -145,6 +146,7 @@ def comparison(n: TorchNode) -> Results:
     return n.op(LogicalNot, n.op(Equal, lhs, rhs))
 
 
+BITS = "it works on the bits of integers"
 _LOGIC: dict[str, type[Op]] = {
     "logical_and": LogicalAnd, "logical_or": LogicalOr, "logical_xor": LogicalXor, "bitwise_and": LogicalAnd,
     "bitwise_or": LogicalOr, "bitwise_xor": LogicalXor, "__and__": LogicalAnd, "__or__": LogicalOr,
@@ -153,21 +155,19 @@ _LOGIC: dict[str, type[Op]] = {
 
 @torch_op(*(f"aten::{name}" for name in _LOGIC))
 def logic(n: TorchNode) -> Results:
-    """Of truth values."""
-    return n.op(_LOGIC[n.word], _truth(n, 0), _truth(n, 1))
+    """Of truth values: what isn't 0 is true. Bits of integers are combined on the CPU."""
+    if n.dtype is not DType.BOOL:
+        kind = {"a": "BitwiseAnd", "o": "BitwiseOr", "x": "BitwiseXor"}[n.word.strip("_").removeprefix("bitwise_")[0]]
+        return call_like(n, kind, [n.operand(0, n.dtype), n.operand(1, n.dtype)], reason=BITS)
+    return n.op(_LOGIC[n.word], n.operand(0, DType.BOOL), n.operand(1, DType.BOOL))
 
 
 @torch_op("aten::logical_not", "aten::bitwise_not")
 def negation(n: TorchNode) -> Results:
-    """True for False."""
-    return n.op(LogicalNot, _truth(n, 0))
-
-
-def _truth(n: TorchNode, key: int) -> Value:
-    x = n.x(key)
-    if x.type.dtype is not DType.BOOL:
-        raise n.refuse(f"its operand is {x.type.dtype.text}", "compare with 0 first")
-    return x
+    """True for what is 0. Bits of integers are turned on the CPU."""
+    if n.dtype is not DType.BOOL:
+        return call_like(n, "BitwiseNot", [n.x(0)], reason=BITS)
+    return n.op(LogicalNot, n.cast(n.x(0), DType.BOOL))
 
 
 @torch_op("aten::where")

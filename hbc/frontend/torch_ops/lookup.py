@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from hbc.ir.core import Value
-from hbc.ir.ops import Add, Equal, Less, Mul, Where
+from hbc.ir.ops import Add, Concat, Equal, Less, Mul, ReduceMax, ReduceMean, ReduceSum, Where
 from hbc.ir.types import DType, TensorType
 
-from ..onnx_ops.pick import GATHER_LIMIT, taken
+from ..onnx_ops.pick import GATHER_LIMIT, sliced, taken
 from ..onnx_ops.scatter import COMPUTED, flattened, only_along, positions_of
 from ..onnx_weights import reshaped, transposed
 from ..torch_calls import as_index, call_like, called, int64
@@ -64,6 +65,35 @@ def embedding(n: TorchNode) -> Results:
     """Rows of a table."""
     index = index_of(n, n.arg("indices"))
     return looked_up(n, n.x("weight"), 0, index)
+
+
+@torch_op("aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag(n: TorchNode) -> Results:
+    """Rows of a table, and of each bag their sum, mean or maximum. Where a bag starts has to be known."""
+    starts = n.array("offsets")
+    if starts is None:
+        raise n.refuse("its offsets are computed from the inputs", "give the indices as [bags, size], or fixed offsets")
+    if n.integer("padding_idx", -1) >= 0:
+        raise n.refuse("it leaves out a padding index", "give the padding a row of zeros, and no padding_idx")
+    rows = looked_up(n, n.x("weight"), 0, index_of(n, n.arg("indices")))
+    count, size = rows.type.shape
+    if n.has("per_sample_weights"):
+        rows = n.op(Mul, rows, reshaped(n, n.real("per_sample_weights"), (count, 1)))
+    ends = [int(s) for s in starts.reshape(-1)]
+    ends = ends if n.flag("include_last_offset") else [*ends, count]
+    how = {0: ReduceSum, 1: ReduceMean, 2: ReduceMax}[n.integer("mode")]
+    sizes = {b - a for a, b in pairwise(ends)}
+    if len(sizes) == 1 and 0 not in sizes and ends[-1] - ends[0] == count:
+        bags = reshaped(n, rows, (len(ends) - 1, sizes.pop(), size))
+        y = n.op(how, bags, axes=(1,), keepdims=False)
+    else:
+        empty = n.const(np.zeros((1, size), np.float32))
+        made = [
+            n.op(how, sliced(n, rows, 0, a, b - a), axes=(0,), keepdims=True) if b > a else empty
+            for a, b in pairwise(ends)
+        ]
+        y = made[0] if len(made) == 1 else n.op(Concat, *made, axis=0)
+    return [y, *[None] * (len(n.record.results) - 1)]
 
 
 @torch_op("aten::take")

@@ -10,10 +10,13 @@ from hbc.ir.ops import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, LogSoftmax
 from ..torch_node import Results, TorchNode
 from .registry import torch_op
 
-TRAINING = "call model.eval() before torch.jit.trace or torch.export.export"
+TRAINING = (
+    "call model.eval() before torch.jit.trace or torch.export.export; of a QAT program of torch.export, "
+    "move_exported_model_to_eval"
+)
 
 
-@torch_op("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
+@torch_op("aten::softmax", "aten::_softmax", "aten::_safe_softmax", "quantized::softmax")
 def softmax(n: TorchNode) -> Results:
     """Along one axis."""
     x = n.real()
@@ -49,7 +52,7 @@ def batch_norm(n: TorchNode) -> Results:
     return _first(n, y)
 
 
-@torch_op("aten::layer_norm", "aten::native_layer_norm")
+@torch_op("aten::layer_norm", "aten::native_layer_norm", "quantized::layer_norm")
 def layer_norm(n: TorchNode) -> Results:
     """Over the last axes, as many as `normalized_shape` lists."""
     x, rank = n.real(), len(n.shape())
@@ -67,7 +70,7 @@ def rms_norm(n: TorchNode) -> Results:
     return n.op(RmsNorm, x, _optional(n, "weight"), axes=axes, epsilon=epsilon)
 
 
-@torch_op("aten::group_norm", "aten::native_group_norm")
+@torch_op("aten::group_norm", "aten::native_group_norm", "quantized::group_norm")
 def group_norm(n: TorchNode) -> Results:
     """Per sample and group of channels."""
     groups = n.integer("num_groups" if n.has("num_groups") else "group")
@@ -75,7 +78,7 @@ def group_norm(n: TorchNode) -> Results:
     return _first(n, y)
 
 
-@torch_op("aten::instance_norm")
+@torch_op("aten::instance_norm", "quantized::instance_norm")
 def instance_norm(n: TorchNode) -> Results:
     """Per sample and channel; with running statistics it is a batch norm."""
     if not n.flag("use_input_stats", default=True):

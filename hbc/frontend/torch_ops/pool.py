@@ -11,7 +11,7 @@ from hbc.ir.core import Value
 from hbc.ir.ops import AvgPool, Concat, Linear, MaxPool, Mul, Pool, ReduceMax, ReduceMean, Reshape, Sub
 from hbc.ir.types import DType, TensorType
 
-from ..onnx_ops.pick import sliced
+from ..onnx_ops.pick import sliced, taken
 from ..onnx_ops.window import Window
 from ..onnx_weights import reshaped, transposed
 from ..torch_calls import as_index, called, int64
@@ -111,8 +111,7 @@ def _plane(n: TorchNode, x: Value, rank: int) -> Value:
 def adaptive_avg_pool(n: TorchNode) -> Results:
     """Even parts → avg_pool; parts of different sizes, and of volumes → a product with the shares."""
     rank = _rank(n)
-    x = _plane(n, n.real(), rank)
-    parts = _all_parts(n, x, rank)
+    x, parts = _spread(n, _plane(n, n.real(), rank), rank)
     if rank == 3 and all(len(p) == 1 for p in parts):
         return reshaped(n, n.op(ReduceMean, x, axes=(2, 3, 4), keepdims=True), n.result.shape)
     if rank < 3 and all(_even(p) for p in parts):
@@ -129,8 +128,7 @@ def adaptive_avg_pool(n: TorchNode) -> Results:
 def adaptive_max_pool(n: TorchNode) -> Results:
     """Even parts → max_pool; parts of different sizes, and of volumes → the largest of each slice."""
     rank = _rank(n)
-    x = _plane(n, n.real(), rank)
-    parts = _all_parts(n, x, rank)
+    x, parts = _spread(n, _plane(n, n.real(), rank), rank)
     if rank < 3 and all(_even(p) for p in parts):
         y = _even_pool(n, MaxPool, x, parts)
     else:
@@ -149,6 +147,19 @@ def _largest_parts(n: TorchNode, x: Value, axis: int, parts: list[tuple[int, int
         n.op(ReduceMax, sliced(n, x, axis, start, end - start), axes=(axis,), keepdims=True) for start, end in parts
     ]
     return made[0] if len(made) == 1 else n.op(Concat, *made, axis=axis)
+
+
+def _spread(n: TorchNode, x: Value, rank: int) -> tuple[Value, list[list[tuple[int, int]]]]:
+    """x and the parts along its spatial axes; where these are single positions, they are picked at once.
+
+    So it is where a result is larger than its operand: each position stands in several places.
+    """
+    parts = _all_parts(n, x, rank)
+    for i, along in enumerate(parts):
+        if len(along) > x.type.shape[2 + i] and all(end - start == 1 for start, end in along):
+            x = taken(n, x, 2 + i, [start for start, _ in along])
+            parts[i] = [(j, j + 1) for j in range(len(along))]
+    return x, parts
 
 
 def _all_parts(n: TorchNode, x: Value, rank: int) -> list[list[tuple[int, int]]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hbc.ir.core import Value
 from hbc.ir.ops import Add, BatchNorm, Clip, Linear, Mul
-from hbc.ir.ops.unary import Elu, HardSwish, LeakyRelu
+from hbc.ir.ops.unary import PLAIN_UNARY, Elu, HardSwish, LeakyRelu
 from hbc.ir.types import DType
 
 from ..onnx_quant import dequantized_const
@@ -40,11 +40,9 @@ def _unpacked(n: TorchNode) -> Packed:
         weight, bias = ops.linear_unpack(packed)
         return Packed(weight, bias, {})
     size = next((s for s in ("1d", "2d", "3d") if s in n.word), "2d")
-    if size == "3d":
-        raise n.refuse("it has 3 spatial axes", "convolve 2-D slices")
     conv = "conv_transpose" if n.word.startswith("conv_transpose") else "conv"
     weight, bias = getattr(ops, f"{conv}{size}_unpack")(packed)
-    plane = "2d"  # one-dimensional ones are packed as planes, and answer as such
+    plane = "3d" if size == "3d" else "2d"  # one-dimensional ones are packed as planes, and answer as such
     fields = ["stride", "padding", "dilation", *(["output_padding"] if conv == "conv_transpose" else [])]
     attrs: dict[str, Any] = {f: _last(getattr(ops, f"{conv}{plane}_{f}")(packed), weight.dim() - 2) for f in fields}
     return Packed(weight, bias, attrs | {"groups": getattr(ops, f"{conv}{plane}_groups")(packed)})
@@ -92,7 +90,15 @@ def conv(n: TorchNode) -> Results:
     return _finished(n, y)
 
 
-@torch_op("quantized::conv_transpose1d", "quantized::conv_transpose2d")
+@torch_op("quantized::conv2d_add", "quantized::conv2d_add_relu")
+def conv_add(n: TorchNode) -> Results:
+    """A convolution and the tensor that is added to it."""
+    packed = _unpacked(n)
+    y = convolved(_with_window(n, packed), n.real(0), _weight(n, packed), _bias(n, packed), packed.attrs["padding"])
+    return _finished(n, n.op(Add, y, n.real(1)))
+
+
+@torch_op("quantized::conv_transpose1d", "quantized::conv_transpose2d", "quantized::conv_transpose3d")
 def conv_transpose(n: TorchNode) -> Results:
     """A transposed convolution with packed parameters."""
     packed = _unpacked(n)
@@ -106,6 +112,24 @@ def linear(n: TorchNode) -> Results:
     """x · weightᵀ + bias with packed parameters."""
     packed = _unpacked(n)
     return _finished(n, n.op(Linear, n.real(0), _weight(n, packed), _bias(n, packed)))
+
+
+@torch_op("quantized::linear_tanh", "quantized::linear_leaky_relu")
+def linear_with_activation(n: TorchNode) -> Results:
+    """A linear layer with what is fused behind it."""
+    packed = _unpacked(n)
+    y = n.op(Linear, n.real(0), _weight(n, packed), _bias(n, packed))
+    return (
+        n.op(PLAIN_UNARY["tanh"], y)
+        if n.word == "linear_tanh"
+        else n.op(LeakyRelu, y, alpha=n.number("negative_slope", 0.01))
+    )
+
+
+@torch_op("quantized::sigmoid")
+def sigmoid(n: TorchNode) -> Results:
+    """1 / (1 + e⁻ˣ)."""
+    return n.op(PLAIN_UNARY["sigmoid"], n.real(0))
 
 
 @torch_op("quantized::add", "quantized::add_relu", "quantized::add_scalar", "quantized::add_scalar_relu")

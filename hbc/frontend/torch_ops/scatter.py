@@ -63,6 +63,20 @@ def _source(n: TorchNode, shape: tuple[int, ...]) -> Value:
     return slice_op(n, src, [0] * len(shape), list(shape), [1] * len(shape))
 
 
+@torch_op("aten::diagonal_scatter")
+def diagonal_scatter(n: TorchNode) -> Results:
+    """x with `src` on one diagonal of each matrix."""
+    x, src = n.cast(n.x(0), n.dtype), n.cast(n.x("src"), n.dtype)
+    places = np.arange(x.type.elements).reshape(x.type.shape)
+    ends = (n.axis("dim1", x.type.rank, 0), n.axis("dim2", x.type.rank, 1))
+    at = np.diagonal(places, n.integer("offset"), *ends).reshape(-1)
+    if x.type.elements > GATHER_LIMIT:
+        column = int64(n, at.reshape(-1))
+        y = called(n, "ScatterElements", [flattened(n, x), column, flattened(n, src)], [flattened(n, x).type], axis=0)
+        return reshaped(n, y[0], x.type.shape)
+    return placed(n, flattened(n, x), flattened(n, src), at, x.type.shape)
+
+
 @torch_op("aten::index_add", "aten::index_copy", "aten::index_fill")
 def index_write(n: TorchNode) -> Results:
     """x with rows of `source`, or a number, written or added at indices along an axis."""

@@ -65,6 +65,16 @@ def turned(x: Any) -> Any:
 
 CASES = [
     # the largest, the smallest, sorted
+    Case("embedding_bag", lambda i, m: m(i), (Ints((2, 3), 9),), lambda: [nn.EmbeddingBag(10, 6, mode="mean")]),
+    Case("embedding_bag, uneven", lambda i, m: m(i, torch.tensor([0, 0, 2])), (Ints((5,), 9),),
+         lambda: [nn.EmbeddingBag(10, 6, mode="max")]),
+    Case("determinants", lambda x: (torch.det(x), *torch.linalg.slogdet(x)), ((2, 3, 4, 4),)),
+    Case("inverse", lambda x: (torch.inverse(x + 4 * torch.eye(3)), torch.linalg.inv(x[:, :1, :1])), ((2, 3, 3),)),
+    Case("solve", lambda x: (torch.linalg.solve(x + 5 * torch.eye(4), x), torch.linalg.solve(x[0] + 5 * torch.eye(4),
+         x[0, 0])), ((2, 4, 4),)),
+    Case("diagonal_scatter", lambda x: torch.diagonal_scatter(x, x[..., 0] * 2, 0, 2, 3)),
+    Case("bits", lambda i: (i & 3, i | 4, i ^ 1, ~i, torch.logical_not(i.float() - 1)), (Ints((2, 3), 9),)),
+    Case("adaptive pools that enlarge", lambda x: (F.adaptive_avg_pool2d(x, (12, 7)), F.adaptive_max_pool2d(x, 16))),
     Case("topk", lambda x: tuple(torch.topk(x, 2, dim=1))),
     Case("topk, smallest", lambda x: torch.topk(x, 2, largest=False)[0]),
     Case("gather at topk", lambda x: x.gather(-1, torch.topk(x, 2, dim=-1)[1])),

@@ -19,7 +19,7 @@ import pytest
 from hbc.diagnostics import FrontendError, OptionError
 from hbc.example import parse_example
 from hbc.frontend import load
-from tests.torch_scripts import Lists, TwoInputs
+from tests.torch_scripts import Nested, TwoInputs
 from tests.torch_sketch import Net, export, saved, script, stored, torch, trace
 
 pytestmark = pytest.mark.torch
@@ -219,10 +219,10 @@ def test_missing_and_wrong_examples_are_explained(data: bytes, examples: list[st
     assert words in str(caught.value)
 
 
-def test_a_list_of_tensors_is_no_input() -> None:
+def test_a_list_of_lists_is_no_input() -> None:
     with pytest.raises(FrontendError) as caught:
-        load(saved(script(Lists())), examples=[parse_example("1x3")])
-    assert "List[Tensor]" in str(caught.value)
+        load(saved(script(Nested())), examples=[parse_example("1x3")])
+    assert "List[List[Tensor]]" in str(caught.value)
 
 
 def test_output_names_are_the_users() -> None:

@@ -130,15 +130,13 @@ def test_a_result_that_nobody_reads_needs_no_rule() -> None:
     require_same(trace(model, X), model, X)
 
 
-def test_the_fast_path_of_attention_is_explained() -> None:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    model, x = Net(lambda x, m: m(x), layer), torch.randn(2, 5, 8)
-    assert "set_fastpath_enabled(False)" in refusal(trace(model, x), x)
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        require_same(trace(model, x), model, x)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
+def test_dynamic_quantisation_is_explained() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.ao.quantization.quantize_dynamic(Net(lambda x, m: m(x), nn.Linear(4, 2)).eval(), {nn.Linear})
+    text = refusal(trace(model, torch.rand(1, 4)), torch.rand(1, 4))
+    assert "quantized::linear_dynamic isn't taken" in text
+    assert "hbc quantize" in text
 
 
 @pytest.mark.parametrize(
