@@ -1,12 +1,12 @@
-"""A model's BPU segments as one LLVM module: one entry per segment, all kernels shared by key."""
+"""A model's BPU segments as LLVM modules: one entry per segment, all kernels shared by key."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -18,11 +18,12 @@ from .code import Code, aligned
 from .emitter import PTR, Emitter, i64
 from .fused import AddedConv2d
 from .fusion import fused
-from .host import Dot, Host, target_machine
+from .host import Dot, Host
 from .kernels import KERNELS
 from .kernels.conv import can_add
 from .memory import give_back, many_objects
 from .offset import is_offset, with_offsets
+from .parts import Parts, in_module
 from .ranges import with_positives
 from .registry import KernelBuilder, Packed, kernel_key
 from .share import LINE, MOST_ITEMS, pieces, state_of
@@ -36,8 +37,9 @@ def assemble(model: Model, machine: Host) -> Code:
 
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes.
     """
-    with many_objects():  # a fifth of the time otherwise
-        code = _Assembly(model, machine).finish()
+    made = _Assembly(model, machine)
+    with many_objects(), closing(made.parts):  # a fifth of the time more where Python looks for cycles
+        code = made.finish()
     give_back()
     return code
 
@@ -78,14 +80,13 @@ class _PackedLayout:
 
 
 class _Assembly:
-    """Writes the module of one model."""
+    """Writes the modules of one model."""
 
     def __init__(self, model: Model, machine: Host) -> None:
         known = {Dot.U8S8: with_offsets, Dot.PAIRS: with_positives}.get(machine.dot)
         self.model = model if known is None else known(model)
         self.host = machine
-        self.module = ir.Module("model", context=ir.Context())  # a file names it: no text of its own in here
-        self.module.triple = machine.triple
+        self.parts = Parts(machine)
         self.helpers: dict[object, ir.Function] = {}
         self.kernels: dict[Hashable, _Kernel] = {}
         self.packed = _PackedLayout()
@@ -100,7 +101,7 @@ class _Assembly:
         flipped = tuple(i for i, t in enumerate(self.model.tensors) if is_offset(t))
         every = [stage for own in stages.values() for stage in own]
         work, shared = sum(s.cost for s in every), sum(s.cost for s in every if s.items > 1)
-        return Code(self.compile(), self.packed.block(), self.scratch, flipped, count, work, shared)
+        return Code(self.parts.finish(), self.packed.block(), self.scratch, flipped, count, work, shared)
 
     def emit_entries(self, segments: Mapping[int, Sequence[_Stage]]) -> int:
         """The entries, and what calls them, once all kernels are there; returns how many stages there are."""
@@ -111,16 +112,8 @@ class _Assembly:
             entry.emit(stages)
             first += len(stages)
             entries[i] = entry.function
-        Team(self.module, self.host, self.helpers, entries, scratch=self.scratch, stages=count).emit()
+        Team(self.parts.module, self.host, self.helpers, entries, scratch=self.scratch, stages=count).emit()
         return count
-
-    def compile(self) -> bytes:
-        """An object file. No pass pipeline runs: on such kernels it was measured to gain nothing, and to slow some."""
-        machine = target_machine(self.host)
-        self.module.data_layout = str(machine.target_data)
-        parsed = llvm.parse_assembly(str(self.module))
-        parsed.verify()
-        return bytes(machine.emit_object(parsed))
 
     def tensors(self, indices: Sequence[int]) -> list[Tensor | None]:
         """The tensors of operand indices; −1 is an absent operand."""
@@ -168,7 +161,12 @@ class _Assembly:
         key = kernel_key(op, ins, outs, packed.variant)
         if key not in self.kernels:
             name = f"{op.opcode.name.lower()}_{len(self.kernels)}"
-            k = KernelBuilder(self.module, self.host, self.helpers, name, (ins, outs), packed)
+            if self.parts.full():
+                for kernel in self.kernels.values():
+                    kernel.function.linkage = "external"  # entries in another module call them
+                self.parts.next()
+                self.helpers = {}  # each module has its own
+            k = KernelBuilder(self.parts.module, self.host, self.helpers, name, (ins, outs), packed)
             KERNELS.kernels[type(op)](k, op, ins, outs)
             k.b.ret_void()
             self.scratch = max(self.scratch, k.scratch_bytes)
@@ -218,9 +216,10 @@ class _Entry(Emitter):
     """A segment's function: see `team.ENTRY`. `first` is the number of its first stage, of `count` in the module."""
 
     def __init__(self, assembly: _Assembly, number: int, stages: tuple[int, int]) -> None:
-        function = ir.Function(assembly.module, ENTRY, f"entry_{number}")
+        module = assembly.parts.module
+        function = ir.Function(module, ENTRY, f"entry_{number}")
         function.attributes.add("nounwind")
-        super().__init__(assembly.module, assembly.host, assembly.helpers, function)
+        super().__init__(module, assembly.host, assembly.helpers, function)
         self.arena, self.constants, self.packed, ins, outs, self.scratch, self.team, *self.share = self.args
         self.tables = ins, outs
         self.first, self.count = stages
@@ -236,7 +235,7 @@ class _Entry(Emitter):
                 for kernel, tensors, packed in stage.calls:
                     operands = [*map(self.address, tensors), *(self.at(self.packed, o) for o in packed), self.scratch]
                     share = (0, kernel.items) if kernel.is_small else (begin, end)
-                    self.call(kernel.function, *operands, *share)
+                    self.call(in_module(kernel.function, self.module), *operands, *share)
         self.b.ret_void()
 
     def address(self, tensor: Tensor) -> ir.Value:

@@ -1,4 +1,4 @@
-"""What code generation comes to: an object file, and the constants as the kernels want them."""
+"""What code generation comes to: object files, and the constants as the kernels want them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..program import ALIGN
 class Code:
     """A model's machine code.
 
-    `packed` is 64-byte aligned; a thread needs `scratch` bytes; the tensors `flipped` (indices) are kept in the arena
-    as q + 128; threads that run it together share `stages` (see share.py). A run takes about `work` elementary steps,
-    of which `shared` are in stages that threads share.
+    `objects` are files to be linked together. `packed` is 64-byte aligned; a thread needs `scratch` bytes; the tensors
+    `flipped` (indices) are kept in the arena as q + 128; threads that run it together share `stages` (see share.py).
+    A run takes about `work` elementary steps, of which `shared` are in stages that threads share.
     """
 
-    object: bytes
+    objects: tuple[bytes, ...]
     packed: npt.NDArray[np.uint8]
     scratch: int
     flipped: tuple[int, ...] = ()

@@ -58,14 +58,15 @@ def build(model: Model, threads: int = 1, natives: Sequence[NativeCode] = ()) ->
 
 
 def _linked(code: Code, machine: Host) -> llvm.ExecutionEngine:
-    """The object in memory, its symbols resolved."""
+    """The objects in memory, their symbols resolved."""
     define_yield()
     define_cpu()
     nothing = llvm.parse_assembly("")
     nothing.triple = machine.triple
     engine = llvm.create_mcjit_compiler(nothing, target_machine(machine))
     engine.remove_module(nothing)  # for which code would be made, though there is none: half the time of linking
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code.object))
+    for data in code.objects:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
     return engine
 

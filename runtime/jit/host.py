@@ -1,7 +1,7 @@
 """What the JIT knows of the machine it runs on, and LLVM's one-time initialisation.
 
-Code can be made for other machines, too: `for_isa` describes one, `assembly.assemble` writes its object file, once LLVM
-has been given all its targets (`llvmlite.binding.initialize_all_targets` and `initialize_all_asmprinters`).
+Code can be made for other machines, too: `for_isa` describes one, `assembly.assemble` writes its object files, once
+LLVM has been given all its targets (`llvmlite.binding.initialize_all_targets` and `initialize_all_asmprinters`).
 `tests/exact/test_aarch64.py` does so, and runs what comes out under an emulator.
 """
 

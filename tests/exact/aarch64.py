@@ -386,9 +386,11 @@ def _program(code: Code, arena: Bytes, constants: bytes, threads: int) -> bytes:
     start, library = image.place(bytes(PAGE)), image.place(bytes(4096))
     content, outside = _library(library)
     image.replace(library, content)
-    linked_at = image.end
-    linked, names = Object(code.object).link(linked_at, outside)
-    image.place(linked)
+    names = outside
+    for data in code.objects:  # the last one calls those before it
+        linked, own = Object(data).link(image.end, names)
+        image.place(linked)
+        names = {**names, **own}
     memory = arena.tobytes()
     job = {
         Word.ARENA: image.place(memory),

@@ -8,6 +8,8 @@ class Module:
     triple: str
     data_layout: str
     globals: dict[str, Any]
+    @property
+    def functions(self) -> list[Function]: ...
     def __init__(self, name: str = ..., context: Context = ...) -> None: ...
 
 class Type:
@@ -54,6 +56,7 @@ class Constant(Value):
 
 class Block(Value):
     function: Function
+    instructions: list[Value]
     is_terminated: bool
 
 class Argument(Value):
@@ -66,6 +69,7 @@ class Function(Value):
     attributes: AttributeSet
     blocks: list[Block]
     function_type: FunctionType
+    module: Module
     linkage: str
     calling_convention: str
     is_declaration: bool

@@ -141,13 +141,19 @@ def damage_at(path: Path, at: int) -> None:
 
 @pytest.mark.parametrize("where", ["magic", "size", "digest", "head", "object", "packed", "cut", "empty", "text"])
 def test_a_damaged_entry_is_as_good_as_none(place: Path, where: str) -> None:
-    code = Code(b"\x7fELF" + bytes(range(200)), np.arange(5000, dtype=np.uint32).view(np.uint8), 64, (1,), 7)
+    code = Code(
+        (b"\x7fELF" + bytes(range(100)), bytes(range(100, 200))),
+        np.arange(5000, dtype=np.uint32).view(np.uint8),
+        64,
+        (1,),
+        7,
+    )
     place.mkdir(mode=0o700)
     cache.store(place, "k", code)
     path = place / f"k{cache.SUFFIX}"
     found = cache.load(place, "k")
     assert found is not None
-    assert found.object == code.object
+    assert found.objects == code.objects
     assert np.array_equal(found.packed, code.packed)
     assert (found.scratch, found.flipped, found.stages) == (64, (1,), 7)
     assert found.packed.ctypes.data % 64 == 0
@@ -164,7 +170,7 @@ def test_a_damaged_entry_is_as_good_as_none(place: Path, where: str) -> None:
 
 def test_an_entry_under_another_key_is_foreign(place: Path) -> None:
     place.mkdir(mode=0o700)
-    cache.store(place, "a", Code(b"o", np.zeros(64, np.uint8), 0))
+    cache.store(place, "a", Code((b"o",), np.zeros(64, np.uint8), 0))
     (place / f"a{cache.SUFFIX}").rename(place / f"b{cache.SUFFIX}")
     assert cache.load(place, "b") is None
 
@@ -192,12 +198,12 @@ def test_a_damaged_entry_is_rebuilt(place: Path) -> None:
 
 def test_many_writers_of_one_entry_leave_one_whole(place: Path) -> None:
     place.mkdir(mode=0o700)
-    codes = [Code(bytes([i]) * 50_000, np.full(100_000, i, np.uint8), i) for i in range(8)]
+    codes = [Code((bytes([i]) * 50_000,), np.full(100_000, i, np.uint8), i) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda code: cache.store(place, "k", code), codes * 4))
     found = cache.load(place, "k")
     assert found is not None
-    assert set(found.object) == {found.scratch} == set(found.packed.tolist())
+    assert set(found.objects[0]) == {found.scratch} == set(found.packed.tolist())
     assert [p.suffix for p in entries(place)] == [cache.SUFFIX]
 
 
@@ -209,10 +215,10 @@ from hbc_runtime.jit import cache
 from hbc_runtime.jit.code import Code
 i = int(sys.argv[2])
 for _ in range(20):
-    cache.store(Path(sys.argv[1]), "k", Code(bytes([i]) * 50_000, np.full(100_000, i, np.uint8), i))
+    cache.store(Path(sys.argv[1]), "k", Code((bytes([i]) * 50_000,), np.full(100_000, i, np.uint8), i))
     found = cache.load(Path(sys.argv[1]), "k")
     assert found is not None
-    assert set(found.object) == {found.scratch} == set(found.packed.tolist())
+    assert set(found.objects[0]) == {found.scratch} == set(found.packed.tolist())
 """
 
 
@@ -249,7 +255,7 @@ def test_a_folder_that_may_only_be_read_serves_what_it_has(place: Path) -> None:
 def test_the_oldest_entries_go_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir(mode=0o700)
     for age, name in enumerate(("new", "middle", "old")):
-        cache.store(place, name, Code(bytes(1000), np.zeros(64, np.uint8), 0))
+        cache.store(place, name, Code((bytes(1000),), np.zeros(64, np.uint8), 0))
         os.utime(place / f"{name}{cache.SUFFIX}", (1e9 - age, 1e9 - age))
     size = (place / f"new{cache.SUFFIX}").stat().st_size
     monkeypatch.setattr(cache, "MOST", 2 * size + 10)

@@ -24,7 +24,7 @@ import pytest
 from hbc_runtime import reference
 from hbc_runtime.errors import HbmError
 from hbc_runtime.isa import Add, Clamp, Conv2d, Instruction, MaxPool, Minimum, ReduceMax, Reshape, Scheme
-from hbc_runtime.jit import JitModel, assembly, build, engine, threads
+from hbc_runtime.jit import JitModel, assembly, build, engine, parts, threads
 from hbc_runtime.jit.emitter import mangled
 from hbc_runtime.jit.fused import AddedConv2d, QuantizeImage
 from hbc_runtime.jit.host import Host, host
@@ -532,11 +532,11 @@ def test_the_same_network_compiles_for_a_64_bit_arm() -> None:
     llvm.initialize_all_asmprinters()
     arm = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", lanes=4, registers=32, x86=False)
     made = assembly._Assembly(a_chain()[0], arm)
-    with mock.patch.object(assembly, "target_machine", side_effect=StopIteration), pytest.raises(StopIteration):
+    with mock.patch.object(parts, "target_machine", side_effect=StopIteration), pytest.raises(StopIteration):
         made.finish()  # everything but code generation for this machine
     machine = llvm.Target.from_triple(arm.triple).create_target_machine(cpu=arm.cpu, opt=2)
-    made.module.data_layout = str(machine.target_data)
-    code = machine.emit_assembly(llvm.parse_assembly(str(made.module)))
+    made.parts.module.data_layout = str(machine.target_data)
+    code = machine.emit_assembly(llvm.parse_assembly(str(made.parts.module)))
     assert "entry_0" in code
     assert "smlal" in code or "smull" in code
 
