@@ -79,6 +79,9 @@ def to_onnx(
             unit.mode = mode
 
 
+_AS_ANOTHER = {"to", "type_as", "expand_as", "view_as", "reshape_as"}  # the other operand says how, and no more
+
+
 class _Emitter:
     def __init__(self, module: fx.GraphModule, writer: Writer) -> None:
         self.module, self.writer = module, writer
@@ -175,7 +178,8 @@ class _Emitter:
             return any(map(self._reads_units, node.all_input_nodes)) if node.target is take else False
         if isinstance(self._module(node), QuantizedUnit):
             return False
-        return any(isinstance(self._module(n), QuantizedUnit) or self._reads_units(n) for n in node.all_input_nodes)
+        reads = node.all_input_nodes[:1] if operation(node, self.modules) in _AS_ANOTHER else node.all_input_nodes
+        return any(isinstance(self._module(n), QuantizedUnit) or self._reads_units(n) for n in reads)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self.modules.get(str(node.target)) if node.op == "call_module" else None

@@ -98,7 +98,7 @@ REFERENCE = (
     ),
     _one(
         "table entries are floored", NUMERICS,
-        "np.floor(np.clip(y, -(2.0**40), 2.0**40) + 0.5)", "np.floor(np.clip(y, -(2.0**40), 2.0**40))", LAW,
+        "np.floor(_between(y, -(2.0**40), 2.0**40) + 0.5)", "np.floor(_between(y, -(2.0**40), 2.0**40))", LAW,
     ),
     _one(
         "padding with 0 instead of the zero point", "runtime/reference/conv.py",
