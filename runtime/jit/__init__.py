@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import notes
 from .engine import JitModel, build, recall
 
-__all__ = ["JitModel", "build", "recall"]
+__all__ = ["JitModel", "build", "notes", "recall"]

@@ -92,8 +92,9 @@ def _sources() -> Iterator[os.DirEntry[str]]:
             yield from sorted((f for f in found if f.name.endswith(".py")), key=lambda f: f.name)
 
 
+@functools.cache
 def _stats() -> str:
-    """A fingerprint of the generator that is quick to take; any edit changes it."""
+    """A fingerprint of the generator that is quick to take; any edit changes it, of a generator not yet in use."""
     return _hash([(f.name, s.st_size, s.st_mtime_ns) for f in _sources() for s in (f.stat(),)])
 
 
