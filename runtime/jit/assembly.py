@@ -37,11 +37,16 @@ def assemble(model: Model, machine: Host) -> Code:
 
     Raises NoKernel where an instruction cannot be compiled, naming it and its source nodes.
     """
-    made = _Assembly(model, machine)
-    with many_objects(), closing(made.parts):  # a fifth of the time more where Python looks for cycles
-        code = made.finish()
+    with many_objects():  # a fifth of the time otherwise
+        code = _assembled(model, machine)  # whose objects are garbage when Python looks again
     give_back()
     return code
+
+
+def _assembled(model: Model, machine: Host) -> Code:
+    made = _Assembly(model, machine)
+    with closing(made.parts):
+        return made.finish()
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,10 @@ class Parts:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "hbc-codegen")
         self._objects.append(self._worker.submit(self._make, *self._text()))
+        for function in self.module.functions:  # what was written is not needed any more
+            for block in function.blocks:
+                block.instructions.clear()
+            function.blocks.clear()
         self.module = _module(self._machine)
         self._counted = self._size = 0
 
