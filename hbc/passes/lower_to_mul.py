@@ -91,7 +91,7 @@ def quotient(op: ops.Div, quantize: ops.Quantize, sem: Semantics) -> Quotient | 
         made = _of_constant(np.asarray(constant, np.float64), op.rhs.name)
     else:
         assert divisor is not None
-        made = _of_tensor(divisor)
+        made = _of_tensor(divisor, op.divisor)
     if made is None:
         who = f" ({divisor.name!r})" if divisor is not None and divisor.name else ""
         what = f"its divisor may be 0, or its reciprocal leaves float32{who}"
@@ -125,11 +125,15 @@ def _of_constant(divisors: np.ndarray, name: str | None) -> _Reciprocals | None:
     return _Reciprocals(divisors, np.abs(ints * scale - 1 / divisors), make)
 
 
-def _of_tensor(value: Value) -> _Reciprocals | None:
-    """A table: 256 entries for i8 (D7), segments for i16 (D8). None where 0 is among the divisors."""
+def _of_tensor(value: Value, told: tuple[int, ...]) -> _Reciprocals | None:
+    """A table: 256 entries for i8 (D7), segments for i16 (D8). None where 0 is among the divisors.
+
+    `told`: the divisors' limits, where the model says them: they hold then, whatever stands in front of them.
+    """
     q = value.type.quant
     assert q is not None
-    (lo, hi), zero = integer_range(value), q.zero_point[0]
+    lo, hi = told if len(told) == 2 else integer_range(value)
+    zero = q.zero_point[0]
     if lo <= zero <= hi:
         return None
     inputs = np.arange(lo, hi + 1)

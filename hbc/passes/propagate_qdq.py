@@ -11,7 +11,19 @@ import numpy as np
 from hbc.ir.builder import make_op
 from hbc.ir.core import Graph, Module, Op, Value
 from hbc.ir.location import fuse
-from hbc.ir.ops import Concat, Const, Dequantize, FlipSign, MaxPool, Move, Pad, Quantize, Requantize
+from hbc.ir.ops import (
+    Concat,
+    Const,
+    Dequantize,
+    FlipSign,
+    MaxPool,
+    Move,
+    Pad,
+    Quantize,
+    ReduceMax,
+    ReduceMin,
+    Requantize,
+)
 from hbc.ir.ops.quant import FLIPPED, flip_type
 from hbc.ir.rewriter import Rewriter
 from hbc.ir.semantics import Semantics
@@ -23,6 +35,7 @@ from .dce import remove_dead
 from .matching import NARROW, const_value
 
 MOVING = (Move, MaxPool)  # the largest of a window is one of its elements, and quantisation keeps the order
+EXTREMA = (ReduceMax, ReduceMin)  # so it is of an axis; a dequantize of one scale sinks through them
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,8 @@ class PropagateQdq(Pass):
 
     A dequantize of constants takes the moved constants, per-channel scales follow their axis, and an op that tears the
     axis apart keeps its place; constants may be cut and joined along it. A pad moves only where its border is exactly
-    one of the integers. A concat of one quantisation moves where no quantize follows it (else it is `fold-qdq`'s). A
+    one of the integers. The largest or smallest of an axis is one of its integers, too: a dequantize of one scale moves
+    down. A concat of one quantisation moves where no quantize follows it (else it is `fold-qdq`'s). A
     quantize that meets a dequantize is nothing (equal types), a flip_sign, or a requantize. `cse` behind it merges what
     several readers got.
     """
@@ -82,7 +96,7 @@ def sink_dequantizes(graph: Graph, sem: Semantics, *, concats: bool) -> int:
 
 def _below(op: Op, sem: Semantics, *, concats: bool) -> list[Op] | None:
     """What `op` of dequantized operands becomes: the op on integers, then a dequantize."""
-    if not isinstance(op, (*MOVING, Concat)) or (isinstance(op, Concat) and not concats):
+    if not isinstance(op, (*MOVING, *EXTREMA, Concat)) or (isinstance(op, Concat) and not concats):
         return None
     makers = [None if v is None else v.defined_by(Dequantize) for v in op.operands]
     dequantizes = [d for d in makers if d is not None]
@@ -116,6 +130,8 @@ def _moved_type(op: Op, t: TensorType) -> TensorType | None:
         if quant.axis is not None and shape[quant.axis] != len(quant.scale):
             return None
     if isinstance(op, MaxPool) and not keeps_order(t):
+        return None
+    if isinstance(op, EXTREMA) and not (keeps_order(t) and quant.is_per_tensor):
         return None
     if isinstance(op, Pad) and not border_is_exact(op, t):
         return None

@@ -269,6 +269,9 @@ class _Emitter:
 
     def body(self, unit: QuantizedOperation, operands: list[Any]) -> str:
         """The operations inside of a unit."""
+        divisor = () if self.writer.portable else unit.divisor()
+        if divisor:
+            return str(self.writer.op("Div", operands, domain="hbc", divisor=list(divisor)))
         part = _Emitter(unit.body, self.writer)
         holders = [n for n in unit.body.graph.nodes if n.op == "placeholder"]
         examples = [torch.zeros(self.writer.shapes[o]) for o in operands]

@@ -215,7 +215,8 @@ def fingerprint(unit: QuantizedUnit) -> Any:
     """What changes when the unit's program changes: scales, and versions of its tensors."""
     scales = [fq.scale for fq in (*unit.sources, unit.activation_post_process) if fq is not None]
     own = [*unit.parameters(), *unit.buffers()]
-    return tuple(tuple(s.detach().tolist()) for s in scales), tuple((id(t), t._version) for t in own)  # noqa: SLF001
+    divisor = unit.divisor() if isinstance(unit, QuantizedOperation) else ()
+    return tuple(tuple(s.detach().tolist()) for s in scales), tuple((id(t), t._version) for t in own), divisor  # noqa: SLF001
 
 
 # ---- rules

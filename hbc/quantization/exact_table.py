@@ -63,6 +63,16 @@ class Table:
         q = y.detach() / fq.scale.detach()
         return Through.apply(y, exact, q, fq.spec.qmin, fq.spec.qmax)  # type: ignore[no-untyped-call]
 
+    @torch.no_grad()
+    def reach(self, unit: QuantizedUnit, fq: FakeQuantize) -> tuple[int, int]:
+        """The least and the largest integer in the table."""
+        source = unit.sources[0]
+        assert source is not None
+        fq.require_scale()
+        table = self._table(unit, source, fq, fq.scale.device)
+        scale = fq.scale.item()
+        return round(table.min().item() / scale), round(table.max().item() / scale)
+
     def _table(self, unit: QuantizedUnit, source: FakeQuantize, fq: FakeQuantize, device: torch.device) -> Tensor:
         """Reals for the source's integers from the least on."""
         own = tuple((id(t), t._version) for t in (*unit.parameters(), *unit.buffers()) if t is not fq.scale)  # noqa: SLF001

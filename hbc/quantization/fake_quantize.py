@@ -78,6 +78,7 @@ class FakeQuantize(nn.Module):
     def __init__(self, spec: FakeQuantSpec | None = None, *, axis: int | None = None, channels: int = 1) -> None:
         super().__init__()
         self.spec = spec or FakeQuantSpec()
+        self.maker: tuple[Any, ...] = ()  # the unit whose result this is; a tuple, so that it is no part of this module
         self.axis, self.name = axis, ""
         self.observing, self.quantizing, self.ready = True, True, False
         start = torch.full((channels,), self.spec.scale or 0.0)

@@ -350,6 +350,7 @@ class Rewrite:
             require_int16(output.dtype, self.march, info.name)
             unit.activation_post_process = FakeQuantize(output)
             unit.activation_post_process.name = info.name
+            unit.activation_post_process.maker = (unit,)
         if isinstance(unit, QuantizedWeighted) and not unit.weight_fake_quant.name:
             fq = FakeQuantize(config.weight, axis=unit.axis, channels=int(unit.weight.shape[unit.axis]))
             fq.name = f"{info.name}.weight"

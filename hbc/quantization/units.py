@@ -91,6 +91,18 @@ class QuantizedUnit(nn.Module, abc.ABC):
     def compute(self, *operands: Tensor) -> Tensor:
         """The operation in reals, before its result is quantised."""
 
+    def reach(self) -> tuple[int, int]:
+        """The least and the largest integer of the result, as far as the unit alone says."""
+        from .exact import strategy
+
+        fq = self.activation_post_process
+        assert fq is not None
+        if self.sources and all(s is not None for s in self.sources):
+            if self.exact is None:
+                self.exact = strategy(self)
+            return self.exact.reach(self, fq) if hasattr(self.exact, "reach") else (fq.spec.qmin, fq.spec.qmax)
+        return fq.spec.qmin, fq.spec.qmax
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "exact": None}  # holds compiled programs, which can't be copied
 
@@ -232,6 +244,19 @@ class QuantizedOperation(QuantizedUnit):
 
     def compute(self, *operands: Tensor) -> Tensor:
         return self.body(*operands)
+
+    def divisor(self) -> tuple[int, ...]:
+        """The least and the largest integer of what the unit divides by; () where it is no division of two tensors.
+
+        The compiler is told them: alone and in the whole model a division then becomes the same instructions.
+        """
+        if self.operation != "div" or len(self.sources) != 2 or self.sources[1] is None:
+            return ()
+        nodes = [n for n in self.body.graph.nodes if n.op != "output"]
+        if len(nodes) != 3 or nodes[2].args != tuple(nodes[:2]) or nodes[2].kwargs:
+            return ()
+        source = self.sources[1]
+        return source.maker[0].reach() if source.maker else (source.spec.qmin, source.spec.qmax)
 
     def extra_repr(self) -> str:
         return self.operation

@@ -25,6 +25,16 @@ def binary(n: Node) -> Results:
     return n.call() if operands is None else n.op(_BINARY[n.op_type], *operands)
 
 
+@onnx_op("Div", domain="hbc")
+def division(n: Node) -> Results:
+    """A division of the quantisation kit's: `divisor` holds the least and the largest integer of its divisor."""
+    operands = alike(n)
+    divisor = n.ints("divisor") or ()
+    if operands is None or len(operands) != 2 or len(divisor) not in {0, 2}:
+        raise n.fail("a division of hbc's own takes two tensors and a divisor's two limits", hint="export it again")
+    return n.op(Div, *operands, divisor=divisor)
+
+
 @onnx_op("Max", "Min", "Sum")
 def folded(n: Node) -> Results:
     """Any number of operands, folded from the left."""

@@ -70,7 +70,13 @@ class Mul(Binary):
 
 @define_op("div")
 class Div(Binary):
-    """lhs / rhs; plain integers divide towards zero, as in ONNX."""
+    """lhs / rhs; plain integers divide towards zero, as in ONNX.
+
+    `divisor`: the least and the largest integer that a quantised `rhs` may hold, where the model says so; () where what
+    makes it says so.
+    """
+
+    divisor: tuple[int, ...] = attr(default=())
 
     @classmethod
     def apply(cls, a: np.ndarray, b: np.ndarray) -> np.ndarray:
