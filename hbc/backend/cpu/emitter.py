@@ -14,6 +14,8 @@ from hbc.ir.core import Op, Value
 from hbc.ir.ops import Const
 from hbc.ir.types import DYNAMIC, DType
 
+from .unsigned_weights import with_unsigned_weights
+
 OpT = TypeVar("OpT", bound=Op)
 Emitted = str | Sequence[str]
 EmitRule = Callable[["Emitter", OpT], Emitted]
@@ -143,6 +145,7 @@ class Emitter:
         )  # fmt: skip
         opsets = [helper.make_opsetid(d, v) for d, v in sorted(self.opsets.items())]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="hbc", ir_version=_ir_version(self.opset))
+        with_unsigned_weights(model)
         return bytes(model.SerializeToString(deterministic=True))
 
     def _named_outputs(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> list[onnx.ValueInfoProto]:

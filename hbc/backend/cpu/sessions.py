@@ -14,11 +14,14 @@ def open_session(
 
     Raises what ONNX Runtime raises: classes of its own, without a common base.
     """
+    from .unsigned_weights import exact_source
+
     options = runtime.SessionOptions()
     level = runtime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # what matters comes back as an exception
+    options.add_session_config_entry("session.x64quantprecision", "1")  # the optimiser's products mustn't saturate
     if save is not None:
         options.optimized_model_filepath = str(save)
-    return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return runtime.InferenceSession(exact_source(source), options, providers=["CPUExecutionProvider"])
