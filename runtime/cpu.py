@@ -30,6 +30,7 @@ class CpuRunner:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors only: the rest would land on the user's stderr
+        options.add_session_config_entry("session.x64quantprecision", "1")  # no saturated sums on CPUs without VNNI
         try:
             self.session = runtime.InferenceSession(
                 segment.onnx, options, providers=["CPUExecutionProvider"], disabled_optimizers=DISABLED

@@ -132,8 +132,10 @@ def _of_tensor(value: Value, told: tuple[int, ...]) -> _Reciprocals | None:
     """
     q = value.type.quant
     assert q is not None
-    lo, hi = told if len(told) == 2 else integer_range(value)
-    zero = q.zero_point[0]
+    (lo, hi), zero = integer_range(value), q.zero_point[0]
+    if told:
+        least, most = value.type.dtype.limits
+        lo, hi = max(told[0], least), min(told[1], most)
     if lo <= zero <= hi:
         return None
     inputs = np.arange(lo, hi + 1)

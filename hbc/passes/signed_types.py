@@ -15,7 +15,17 @@ from hbc.ir.types import DType, TensorType
 from .base import Pass, Target
 
 UNSIGNED = (DType.U8, DType.U16)
-AGNOSTIC = (ops.Quantize, ops.Move, ops.Concat, ops.MaxPool, ops.Reinterpret, ops.Requantize, ops.Dequantize)
+AGNOSTIC = (
+    ops.Quantize,
+    ops.Move,
+    ops.Concat,
+    ops.MaxPool,
+    ops.ReduceMax,
+    ops.ReduceMin,
+    ops.Reinterpret,
+    ops.Requantize,
+    ops.Dequantize,
+)
 
 
 @dataclass(frozen=True)

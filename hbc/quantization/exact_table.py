@@ -19,7 +19,7 @@ from .emit import unit_model
 from .exact_integers import Through, recovered
 from .exact_operations import reals, wants_gradient
 from .fake_quantize import BITS, FakeQuantize
-from .units import QuantizedUnit
+from .units import QuantizedUnit, source_reach
 
 if TYPE_CHECKING:
     from .exact import Program
@@ -65,11 +65,13 @@ class Table:
 
     @torch.no_grad()
     def reach(self, unit: QuantizedUnit, fq: FakeQuantize) -> tuple[int, int]:
-        """The least and the largest integer in the table."""
+        """The least and the largest integer in the table, for what the source can hold."""
         source = unit.sources[0]
         assert source is not None
         fq.require_scale()
-        table = self._table(unit, source, fq, fq.scale.device)
+        lo, hi = source_reach(source)
+        zero = 1 << (BITS[source.spec.dtype] - 1)  # where the table has its answer for 0
+        table = self._table(unit, source, fq, fq.scale.device)[zero + lo : zero + hi + 1]
         scale = fq.scale.item()
         return round(table.min().item() / scale), round(table.max().item() / scale)
 

@@ -256,10 +256,15 @@ class QuantizedOperation(QuantizedUnit):
         if len(nodes) != 3 or nodes[2].args != tuple(nodes[:2]) or nodes[2].kwargs:
             return ()
         source = self.sources[1]
-        return source.maker[0].reach() if source.maker else (source.spec.qmin, source.spec.qmax)
+        return source_reach(source)
 
     def extra_repr(self) -> str:
         return self.operation
+
+
+def source_reach(source: FakeQuantize) -> tuple[int, int]:
+    """The least and the largest integer that leaves `source`, as far as the units on the way to it say."""
+    return source.maker[0].reach() if source.maker else (source.spec.qmin, source.spec.qmax)
 
 
 def units_of(model: nn.Module) -> dict[str, QuantizedUnit]:

@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime", reason="the float models run in ONNX Runtime"
 import onnxruntime as ort
 
 import hbc
+from hbc.backend.cpu.sessions import open_session
 from hbc_runtime import Session
 from tests.shared_data import shared
 
@@ -40,9 +41,7 @@ def samples_in(path: Path, names: list[str]) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize(("folder", "model", "io", "least"), MODELS, ids=[m[0] for m in MODELS])
 def test_real_models(folder: str, model: str, io: str, least: float) -> None:
     path = shared("models", folder, model)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(str(path), options)
+    session = open_session(ort, str(path), optimised=True)
     samples = samples_in(shared("models", folder, io), [i.name for i in session.get_inputs()])
     result = hbc.quantize(path, samples, rank=False)
     assert result.left == {}

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hbc
+from hbc.backend.cpu.sessions import open_session
 from hbc_runtime import Session
 from tests.ort_age import needs_young_onnxruntime
 
@@ -63,11 +64,7 @@ class OneOp:
 
 
 def run_ort(model: onnx.ModelProto, feeds: Arrays) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]
+    return open_session(ort, model.SerializeToString()).run(None, feeds)[0]
 
 
 def both(model: onnx.ModelProto, feeds: Arrays, arith: str) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 import hbc
+from hbc.backend.cpu.sessions import open_session
 from hbc_runtime import Session
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def test_the_example_has_what_makes_it_worth_compiling() -> None:
 @pytest.mark.ort
 def test_the_exported_model_is_the_trained_one(held_out: dict[str, Array]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="comparing the export needs ONNX Runtime")
-    session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    session = open_session(onnxruntime, str(MODEL), optimised=True)
     logits = np.concatenate([session.run(None, {"image": image[None]})[0] for image in held_out["image"]])
     # float sums in another order: the same integers at every Q, and float32's last digits behind the final layer
     np.testing.assert_allclose(logits, held_out["logits"], rtol=0, atol=1e-4)

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import hbc as api
+from hbc.backend.cpu.sessions import open_session
 from hbc.check import check_program
 from hbc_runtime import Session, load
 from hbc_runtime.types import DYNAMIC
@@ -91,9 +92,7 @@ def images() -> list[Array]:
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, x: Array) -> Mapping[str, Array]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(ort, model.SerializeToString())
     return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"x": x}), strict=True))
 
 

@@ -12,6 +12,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 import hbc
+from hbc.backend.cpu.sessions import open_session
 from hbc.diagnostics import HbcError
 from hbc_runtime import Session
 from hbc_runtime.errors import HbmError
@@ -88,9 +89,5 @@ def _onnxruntime_passes(case: NodeCase) -> bool:
 
 def run_onnxruntime(model: ModelProto, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All outputs by name, without the optimiser."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(ort, model.SerializeToString())
     return dict(zip((o.name for o in session.get_outputs()), session.run(None, dict(inputs)), strict=True))

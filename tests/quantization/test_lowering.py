@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
+from hbc.backend.cpu.sessions import open_session  # noqa: E402
 from hbc.quantization import (  # noqa: E402
     VALIDATION,
     calibrate,
@@ -146,7 +147,7 @@ def test_what_has_no_integers_runs_on_the_cpu(name: str) -> None:
     train(prepared, batches)
     require_exact(prepared, batches[2])
     proto = export_to_onnx(prepared, batches[0])
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(ort, proto.SerializeToString(), optimised=True)
     found = session.run(None, {session.get_inputs()[0].name: batches[1][0].numpy()})
     with torch.no_grad():
         wanted = leaves(prepared.eval()(*batches[1]))

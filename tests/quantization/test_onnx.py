@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 ort = pytest.importorskip("onnxruntime", reason="the exported file is run by ONNX Runtime")
 
 import hbc  # noqa: E402
+from hbc.backend.cpu.sessions import open_session  # noqa: E402
 from hbc.quantization import (  # noqa: E402
     DefaultSetter,
     FakeQuantSpec,
@@ -92,13 +93,7 @@ def values(model: Any, batch: Any) -> tuple[dict[str, np.ndarray], list[np.ndarr
 
 def session(proto: Any, *, optimised: Any = None) -> Any:
     """Of the model as it is, or, with a path, optimised and written there."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-    if optimised:
-        options.optimized_model_filepath = str(optimised)
-    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_session(ort, proto.SerializeToString(), optimised=bool(optimised), save=optimised)
 
 
 @pytest.mark.parametrize("name", CASES)

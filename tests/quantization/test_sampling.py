@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 
 from torch import Tensor, nn  # noqa: E402
 
+from hbc.backend.cpu.sessions import open_session  # noqa: E402
 from hbc.diagnostics import OptionError  # noqa: E402
 from hbc.quantization import (  # noqa: E402
     QAT,
@@ -113,7 +114,7 @@ def test_against_reals_and_onnx_runtime() -> None:
         reals = GridSample()(features, grid).numpy()
     step = float(prepared.warp.sample.activation_post_process.scale)
     assert np.abs(found[0] - reals).max() <= 1.5 * step + float(prepared.features.activation_post_process.scale)
-    session = ort.InferenceSession(export_to_onnx(prepared, (x, grid)).SerializeToString())
+    session = open_session(ort, export_to_onnx(prepared, (x, grid)).SerializeToString(), optimised=True)
     (theirs,) = session.run(None, {"x": x.numpy(), "grid": grid.numpy()})
     with torch.no_grad():
         ours = prepared(x, grid).numpy()

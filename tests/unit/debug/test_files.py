@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
+from hbc.backend.cpu.sessions import open_session
 from hbc.debug.file_cases import file_cases
 from hbc.debug.file_sensitivity import file_sensitivity
 from hbc.debug.file_statistics import file_statistics
@@ -42,9 +43,7 @@ def run(model: ModelProto, sample: Mapping[str, np.ndarray], names: list[str]) -
     twin.CopyFrom(model)
     known = {o.name for o in twin.graph.output}
     twin.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names if n not in known)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(twin.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(ort, twin.SerializeToString())
     return dict(zip(names, session.run(names, dict(sample)), strict=True))
 
 

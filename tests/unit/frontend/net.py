@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hbc.backend.cpu.engine import evaluate
 from hbc.backend.cpu.export import export_segment
+from hbc.backend.cpu.sessions import open_session
 from hbc.frontend import load
 from hbc.ir.core import Module
 from hbc.ir.interpreter import interpret
@@ -90,11 +91,7 @@ def integers(seed: int, dtype: Any, *shape: int) -> Array:
 def onnxruntime_outputs(model: onnx.ModelProto | bytes, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """ONNX Runtime's outputs, without its optimiser."""
     ort = pytest.importorskip("onnxruntime", reason="the comparison needs ONNX Runtime")
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    data = model if isinstance(model, bytes) else model.SerializeToString()
-    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = open_session(ort, model if isinstance(model, bytes) else model.SerializeToString())
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))
 
