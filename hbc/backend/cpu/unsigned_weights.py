@@ -46,7 +46,7 @@ OP_TYPES = frozenset(op_type for _, op_type in _OPERANDS)
 
 
 def exact_source(source: str | bytes) -> str | bytes:
-    """The model, with the weights of integer products unsigned unsigned; itself where there are none.
+    """The model with unsigned weights for its integer products; itself where there are none of them.
 
     A model of 2 GiB or more stays as it is: it can only be opened from its own file. One that can't be read, too, so
     that ONNX Runtime says why.
@@ -69,7 +69,7 @@ def exact_source(source: str | bytes) -> str | bytes:
 
 def with_unsigned_weights(model: onnx.ModelProto) -> bool:
     """Change `model` in place; True where something had to be changed. Weights that are computed stay as they are."""
-    changes = sum(_changed(graph, constants) for graph, constants in _graphs(model.graph, {}))
+    changes = sum(_changed(scope, f"/unsigned{i or ''}") for i, scope in enumerate(_scopes(model.graph)))
     if changes:
         model.ir_version = max(model.ir_version, 4)  # below it every initializer is an input, too
     return changes > 0
@@ -77,35 +77,50 @@ def with_unsigned_weights(model: onnx.ModelProto) -> bool:
 
 def uses_integer_products(model: onnx.ModelProto) -> bool:
     """True where a node is one that `with_unsigned_weights` looks at."""
-    return any(node.op_type in OP_TYPES for graph, _ in _graphs(model.graph, {}) for node in graph.node)
+    return any(node.op_type in OP_TYPES for scope in _scopes(model.graph) for node in scope.graph.node)
 
 
-def _graphs(
-    graph: GraphProto, outer: Mapping[str, TensorProto]
-) -> Iterator[tuple[GraphProto, Mapping[str, TensorProto]]]:
-    """Every graph with the constants that its nodes can read."""
-    constants = {**outer, **{t.name: t for t in graph.initializer}}
-    for node in graph.node:
-        if node.op_type == "Constant" and not node.domain:
-            constants[node.output[0]] = next((a.t for a in node.attribute if a.name == "value"), TensorProto())
-    yield graph, constants
+class _Scope(NamedTuple):
+    """A graph, and what its nodes can read, of it and of those around it."""
+
+    graph: GraphProto
+    constants: Mapping[str, TensorProto]
+    makers: Mapping[str, NodeProto]
+    inputs: Mapping[str, int]  # element types
+
+    def is_u8(self, name: str) -> bool:
+        """True for a u8 constant."""
+        return name in self.constants and self.constants[name].data_type == TensorProto.UINT8
+
+
+def _scopes(graph: GraphProto, outer: _Scope | None = None) -> Iterator[_Scope]:
+    """The scope of every graph within `graph`."""
+    around = outer or _Scope(graph, {}, {}, {})
+    own = {o: n for n in graph.node for o in n.output if o}
+    spelled = {name: node for name, node in own.items() if (node.op_type, node.domain) == ("Constant", "")}
+    constants = {t.name: t for t in graph.initializer}
+    for name, node in spelled.items():
+        constants[name] = next((a.t for a in node.attribute if a.name == "value"), TensorProto())
+    inputs = {i.name: i.type.tensor_type.elem_type for i in graph.input}
+    scope = _Scope(graph, {**around.constants, **constants}, {**around.makers, **own}, {**around.inputs, **inputs})
+    yield scope
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
-                    yield from _graphs(inner, constants)
+                    yield from _scopes(inner, scope)
 
 
-def _changed(graph: GraphProto, constants: Mapping[str, TensorProto]) -> int:
-    makers = {o: n for n in graph.node for o in n.output if o}
-    inputs = {i.name: i.type.tensor_type.elem_type for i in graph.input}
+def _changed(scope: _Scope, suffix: str) -> int:
+    """Change the nodes of one graph; returns how many. What is made gets the names that had it, and a suffix."""
+    graph, constants = scope.graph, scope.constants
     made: dict[str, str] = {}  # signed constant → its unsigned twin
 
     def twin(name: str) -> str:
-        """The unsigned form of an initializer; of an absent zero point, 128."""
+        """The unsigned form of a constant; of an absent zero point, 128."""
         if name not in made:
             values = numpy_helper.to_array(constants[name]) if name else np.zeros((), np.int8)
-            made[name] = f"{name}/unsigned"
+            made[name] = name + suffix
             unsigned = (values.astype(np.int16) + _OFFSET).astype(np.uint8)
             graph.initializer.append(numpy_helper.from_array(unsigned, made[name]))
         return made[name]
@@ -114,12 +129,9 @@ def _changed(graph: GraphProto, constants: Mapping[str, TensorProto]) -> int:
     for node in graph.node:
         for places in _OPERANDS.get((_DOMAINS.get(node.domain, node.domain), node.op_type), ()):
             weight, zero = _operand(node, places.weight), _operand(node, places.zero)
-            signed = weight in constants and constants[weight].data_type == TensorProto.INT8
-            if (
-                not signed
-                or (zero and zero not in constants)
-                or not _is_unsigned(node, places, constants, makers, inputs)
-            ):
+            if weight not in constants or constants[weight].data_type != TensorProto.INT8:
+                continue
+            if (zero and zero not in constants) or not _is_unsigned(node, places, scope):
                 continue
             while len(node.input) <= places.zero:
                 node.input.append("")
@@ -132,21 +144,17 @@ def _operand(node: NodeProto, index: int) -> str:
     return node.input[index] if 0 <= index < len(node.input) else ""
 
 
-def _is_unsigned(
-    node: NodeProto,
-    places: _Places,
-    constants: Mapping[str, TensorProto],
-    makers: Mapping[str, NodeProto],
-    inputs: Mapping[str, int],
-) -> bool:
+def _is_unsigned(node: NodeProto, places: _Places, scope: _Scope) -> bool:
     """True where the activation is known to be u8."""
     if places.x_zero < 0:
         return True
     x, zero = _operand(node, places.x), _operand(node, places.x_zero)
-    maker = makers.get(x)
-    if zero in constants:
-        return constants[zero].data_type == TensorProto.UINT8
-    if maker is not None and maker.op_type == "QuantizeLinear":
+    if zero in scope.constants:
+        return scope.is_u8(zero)
+    maker = scope.makers.get(x)
+    if maker is None:
+        return scope.inputs.get(x) == TensorProto.UINT8
+    if maker.op_type == "QuantizeLinear":
         of_maker = _operand(maker, 2)
-        return not of_maker or (of_maker in constants and constants[of_maker].data_type == TensorProto.UINT8)
-    return inputs.get(x) == TensorProto.UINT8 or (maker is not None and maker.op_type == "DynamicQuantizeLinear")
+        return not of_maker or scope.is_u8(of_maker)
+    return maker.op_type == "DynamicQuantizeLinear"

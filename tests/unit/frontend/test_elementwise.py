@@ -211,3 +211,20 @@ def test_reductions_of_integers() -> None:
     module = agrees(net.model(), {"x": floats(14, 2, 6) * 9, "n": integers(15, np.int16, 2, 6).astype(np.int32)})
     assert names_of(module) == ["quantize", "reduce_max", "reduce_sum"]
     assert module.graph.outputs[0].value.type.quant is not None
+
+
+@pytest.mark.parametrize(("operands", "limits"), [("ab", [1]), ("a", [1, 9])])
+def test_a_division_of_hbcs_own_says_what_it_takes(operands: str, limits: list[int]) -> None:
+    net = Net(17, hbc=1)
+    net.op("Div", *(net.input(name, [2, 3]) for name in operands), out="y", domain="hbc", divisor=limits)
+    net.output("y")
+    with pytest.raises(FrontendError, match=r"takes two tensors and a divisor's two limits(.|\n)*'Div_0'"):
+        load(net.model())
+
+
+def test_a_division_of_hbcs_own_keeps_its_divisors_limits() -> None:
+    net = Net(17, hbc=1)
+    net.op("Div", net.input("a", [2, 3]), net.input("b", [2, 3]), out="y", domain="hbc", divisor=[1, 127])
+    net.output("y")
+    (op,) = load(net.model()).graph.ops
+    assert op.attrs["divisor"] == (1, 127)

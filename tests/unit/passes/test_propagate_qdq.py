@@ -19,6 +19,8 @@ from hbc.ir.ops import (
     MaxPool,
     Pad,
     Quantize,
+    ReduceMax,
+    ReduceMin,
     Reshape,
     ResizeNearest,
     Slice,
@@ -74,6 +76,23 @@ def test_a_dequantize_moves_down(name: str, quant: Quant) -> None:
     moved = net.graph.ops[0].out.type.quant
     assert moved is not None
     assert moved.axis == (None if quant.axis is None else 3 if name == "transpose" else 1)
+
+
+@pytest.mark.parametrize(("dtype", "quant"), [(DType.I8, Q), (DType.U8, Q_OTHER), (DType.I16, Q_OTHER)])
+@pytest.mark.parametrize("cls", [ReduceMax, ReduceMin])
+def test_a_dequantize_moves_down_past_the_largest_of_an_axis(
+    cls: type[ReduceMax | ReduceMin], dtype: DType, quant: Quant
+) -> None:
+    net = Qdq()
+    net.output(net.op(cls, net.ints(1, 3, 4, 4, quant=quant, dtype=dtype), axes=(2, 3)))
+    assert propagated(net) == [cls.NAME, "dequantize"]
+    assert net.graph.ops[0].out.type == TensorType((1, 3, 1, 1), dtype, quant)
+
+
+def test_the_largest_of_an_axis_of_several_scales_stays_among_reals() -> None:
+    net = Qdq()
+    net.output(net.op(ReduceMax, net.ints(1, 3, 4, 4, quant=PER_CHANNEL), axes=(1,)))
+    assert propagated(net) == ["dequantize", "reduce_max"]
 
 
 @pytest.mark.parametrize("quant", [Q, Q_OTHER], ids=["symmetric", "affine"])
