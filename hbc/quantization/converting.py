@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hbc.diagnostics import CannotTrace, MarchDiffers
+from hbc.diagnostics import CannotTrace, MarchDiffers, OptionError, error
 from hbc.driver import Compiled, lower_model
 from hbc.driver import compile_model as compile_onnx
 from hbc.files import write_atomically
@@ -52,6 +52,8 @@ def _proto(
 
 
 def _name(model: nn.Module) -> str:
+    if isinstance(model, FixedPointModel):
+        return model.compiled.program.models[0].name
     return type(model).__name__.removesuffix("Impl").lower()
 
 
@@ -88,10 +90,12 @@ def _written(proto: ModelProto, path: str | Path | None) -> ModelProto:
 def export(
     model: nn.Module, example_inputs: Any, *, name: str | None = None, output_names: Sequence[str] | None = None
 ) -> Module:
-    """The model as a module of hbc's IR, scales verbatim, before any pass; `hbc.ir.printer` prints it."""
-    require_prepared(model, "export")
-    proto = _proto(model, example_inputs, "export", name or _name(model), output_names)
-    options = CompileOptions(march=model.meta["march"], name=name or _name(model))  # type: ignore[index, arg-type]
+    """The model as a module of hbc's IR, scales verbatim, before any pass; `hbc.ir.printer` prints it.
+
+    A model of `convert` is taken too, with the example's shapes.
+    """
+    proto = _compiled_form(model, example_inputs, "export", name or _name(model), output_names)
+    options = CompileOptions(march=_march(model), name=name or _name(model))
     return lower_model(proto, options, stop_after="load")
 
 
@@ -105,23 +109,58 @@ def compile_model(
     output_names: Sequence[str] | None = None,
     **options: Any,
 ) -> Compiled:
-    """Compile a prepared model for its march; written to `hbm` where a path is given.
+    """Compile a prepared model for its march, or a converted one anew; written to `hbm` where a path is given.
 
-    `options`: the other fields of `hbc.CompileOptions`. QuantizationError (MarchDiffers) for a march whose integers are
-    others than those that the model was trained with.
+    A model of `convert` keeps its shapes and output names; what was trained since then isn't in it. `options`: the
+    other fields of `hbc.CompileOptions`. QuantizationError (MarchDiffers) for a march whose integers are others than
+    those that the model was trained with.
     """
-    require_prepared(model, "compile_model")
-    _check_march(model, march)
-    proto = _proto(model, example_inputs, "compile_model", name or _name(model), output_names)
-    chosen = march or model.meta["march"]  # type: ignore[index]
-    compiled = compile_onnx(proto, CompileOptions.of(march=chosen, name=name or _name(model), **options))
+    title = name or _name(model)
+    proto = _compiled_form(model, example_inputs, "compile_model", title, output_names)
+    compiled = _compile(model, proto, march, title, options)
     if hbm is not None:
         compiled.save(hbm)
     return compiled
 
 
+def _compile(model: nn.Module, proto: ModelProto, march: str | None, name: str, options: Mapping[str, Any]) -> Compiled:
+    _check_march(model, march)
+    return compile_onnx(proto, CompileOptions.of(march=march or _march(model), name=name, **options))
+
+
+def _compiled_form(
+    model: nn.Module, example_inputs: Any, verb: str, name: str, outputs: Sequence[str] | None
+) -> ModelProto:
+    """The model as ONNX as the compiler reads it: of a prepared model now, of a converted one as it was then."""
+    if not isinstance(model, FixedPointModel):
+        return _proto(model, example_inputs, verb, name, outputs)
+    if outputs is not None:
+        hint = "give output_names to convert"
+        raise error(OptionError, "the outputs of a converted model have their names already", hint=hint)
+    own = [tuple(d.dim_value for d in x.type.tensor_type.shape.dim) for x in model.proto.graph.input]
+    given = [tuple(x.shape) for x in model.interface.leaves(arguments(example_inputs))]
+    if own != given:
+        raise error(
+            OptionError,
+            f"{verb} takes a converted model with the shapes that it has",
+            why=f"it takes {_shapes(own)}, and the example has {_shapes(given)}",
+            hint="convert(model, example_inputs) makes one of other shapes",
+        )
+    return model.proto
+
+
+def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    return ", ".join("×".join(map(str, s)) for s in shapes)
+
+
+def _march(model: nn.Module) -> str:
+    if isinstance(model, FixedPointModel):
+        return model.compiled.program.march
+    return str(model.meta["march"])  # type: ignore[index]
+
+
 def _check_march(model: nn.Module, march: str | None) -> None:
-    own = str(model.meta["march"])  # type: ignore[index]
+    own = _march(model)
     other = own if march is None else march_named(str(getattr(march, "value", march)))
     a, b = Semantics(own), Semantics(other)
     if (a.rounding, a.bias_is_16_bit, has_int16(own)) == (b.rounding, b.bias_is_16_bit, has_int16(other)):
@@ -139,11 +178,16 @@ class FixedPointModel(nn.Module):
     """A compiled program as a torch module: the inputs and outputs of the model that it was made of, no gradients.
 
     `engine`: `jit` (machine code) or `reference` (NumPy). It takes batches of a multiple of the example's size.
+    `proto` is what the program was compiled from.
     """
 
-    def __init__(self, compiled: Compiled, interface: Interface, engine: str = "jit", threads: int = 1) -> None:
+    is_fixed_point = True
+
+    def __init__(
+        self, compiled: Compiled, interface: Interface, proto: ModelProto, engine: str = "jit", threads: int = 1
+    ) -> None:
         super().__init__()
-        self.compiled, self.interface = compiled, interface
+        self.compiled, self.interface, self.proto = compiled, interface, proto
         self.engine, self.threads = engine, threads
         self._session: Session | None = None
 
@@ -187,14 +231,24 @@ class FixedPointModel(nn.Module):
 
 
 def convert(
-    model: nn.Module, example_inputs: Any = None, *, engine: str = "jit", threads: int = 1, **options: Any
+    model: nn.Module,
+    example_inputs: Any = None,
+    *,
+    engine: str = "jit",
+    threads: int = 1,
+    march: str | None = None,
+    name: str | None = None,
+    output_names: Sequence[str] | None = None,
+    **options: Any,
 ) -> FixedPointModel:
     """The fixed-point model of a prepared one: its compiled program, scales verbatim, as a torch module.
 
-    `example_inputs` gives the size of a batch; by default the shapes that the model was prepared with.
+    `example_inputs` gives the size of a batch; by default the shapes that the model was prepared with. The rest is as
+    in `compile_model`.
     """
     require_prepared(model, "convert")
     meta: dict[str, Any] = model.meta  # type: ignore[assignment]
     given = meta["example_inputs"] if example_inputs is None else example_inputs
-    compiled = compile_model(model, given, **options)
-    return FixedPointModel(compiled, meta["interface"], engine, threads)
+    title = name or _name(model)
+    proto = _proto(model, given, "convert", title, output_names)
+    return FixedPointModel(_compile(model, proto, march, title, options), meta["interface"], proto, engine, threads)

@@ -17,7 +17,8 @@ from hbc.perf import Estimate, as_json, board_named, estimate, page
 from hbc.report import NodeRow
 
 from .capturing import OUTPUTS
-from .converting import compile_model, export
+from .converting import FixedPointModel, compile_model, export
+from .eager import as_graph
 from .states import require_prepared
 from .units import QuantizedInput, QuantizedOperation, QuantizedUnit, QuantizedWeighted
 
@@ -67,8 +68,11 @@ class ModelCheck:
 
 
 def check_model(model: nn.Module, example_inputs: Any, march: str | None = None) -> ModelCheck:
-    """Where each operation of a prepared model runs, and why not on the BPU. QuantizationError for a float model."""
-    require_prepared(model, "check_model")
+    """Where each operation of a prepared or converted model runs, and why not on the BPU.
+
+    QuantizationError for a float model.
+    """
+    _require_model(model, "check_model")
     hints = tuple(getattr(model, "hints", ()))
     try:
         compiled = compile_model(model, example_inputs, march=march)
@@ -76,6 +80,11 @@ def check_model(model: nn.Module, example_inputs: Any, march: str | None = None)
         return ModelCheck((), hints, str(err))
     own = {"Barrier", "Identity"}  # nodes of the emitted file that are no operations of the user's
     return ModelCheck(tuple(_place(n) for n in compiled.report.layers if n.op_type not in own), hints)
+
+
+def _require_model(model: nn.Module, verb: str) -> None:
+    if not isinstance(model, FixedPointModel):
+        require_prepared(model, verb)
 
 
 def _place(n: NodeRow) -> OpPlace:
@@ -111,7 +120,7 @@ def perf_model(
 
 
 def _estimated(model: nn.Module, example: Any, march: str | None, board: str | None) -> tuple[Estimate, Any]:
-    require_prepared(model, "perf_model")
+    _require_model(model, "perf_model")
     program = compile_model(model, example, march=march).program
     return estimate(program, board_named(board, program.march)), program
 
@@ -119,11 +128,13 @@ def _estimated(model: nn.Module, example: Any, march: str | None, board: str | N
 def visualize_model(model: nn.Module, example_inputs: Any, save_path: str | Path | None = None) -> str:
     """The model's graph as text: each operation with what it reads, its integers and its scale.
 
+    Of a converted model it is the program's IR.
     `save_path`: `.html` writes the page of `hbc perf` (the graph drawn, a time line, a table of layers), `.hbir` the
     IR, `.txt` the text.
     """
-    require_prepared(model, "visualize_model")
-    text = graph_text(model)
+    _require_model(model, "visualize_model")
+    fixed = model if isinstance(model, FixedPointModel) else None
+    text = print_module(fixed.compiled.module) if fixed else _graph_text(as_graph(model, example_inputs))
     if save_path is None:
         return text
     path = Path(save_path)
@@ -138,9 +149,8 @@ def visualize_model(model: nn.Module, example_inputs: Any, save_path: str | Path
     return text
 
 
-def graph_text(model: nn.Module) -> str:
+def _graph_text(model: fx.GraphModule) -> str:
     """A line per operation in running order: name, what it is, its result, where its operands come from."""
-    assert isinstance(model, fx.GraphModule)
     modules = dict(model.named_modules())
     rows = []
     for node in model.graph.nodes:

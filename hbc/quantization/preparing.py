@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_leaves
 
 from hbc.diagnostics import BadQConfig, NotPrepared, OptionError, PreparedTwice, error
 
@@ -151,7 +152,7 @@ def _check(model: nn.Module, method: str, bn_mode: str) -> None:
 
 
 def require_float(model: nn.Module) -> None:
-    """PreparedTwice where a model is prepared or fused already."""
+    """PreparedTwice where a model is prepared or fused already, OptionError where it holds what can't be copied."""
     if is_prepared(model):
         name, unit = next((n, m) for n, m in model.named_modules() if isinstance(m, QuantizedUnit))
         raise trouble(
@@ -160,6 +161,32 @@ def require_float(model: nn.Module) -> None:
             hint="call prepare once, on the float model; prepare fuses by itself",
             kind=PreparedTwice,
         )
+    for name, module in model.named_modules():
+        own = {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers", "_modules")}
+        for attribute, value in {**dict(module.named_buffers(recurse=False)), **own}.items():
+            if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in tree_leaves(value)):
+                _refuse_computed(name, module, attribute)
+
+
+def _refuse_computed(name: str, module: nn.Module, attribute: str) -> NoReturn:
+    """PyTorch copies no tensor that was computed with gradients: say whose it is, and what to use instead."""
+    norms = {"WeightNorm": "weight_norm", "SpectralNorm": "spectral_norm"}
+    hooks = [norms.get(type(hook).__name__) for hook in module._forward_pre_hooks.values()]  # noqa: SLF001
+    norm = next((n for n in hooks if n), None)
+    hint = f"keep its detach() there, or set {attribute} to None first"
+    if norm:
+        hint = f"use torch.nn.utils.parametrizations.{norm}, or call torch.nn.utils.remove_{norm} first"
+    raise error(
+        OptionError,
+        "the model can't be copied",
+        why=f"{attribute!r} of {_module(name, module)} is a tensor that was computed with gradients",
+        hint=hint,
+    )
+
+
+def _module(name: str, module: nn.Module) -> str:
+    kind = type(module).__name__
+    return f"{name!r} ({kind})" if name else f"the model ({kind})"
 
 
 def _is_inside(name: str, names: dict[str, nn.Module], keep: set[Any]) -> bool:

@@ -29,7 +29,14 @@ QAT, CALIBRATION, VALIDATION = FakeQuantState.QAT, FakeQuantState.CALIBRATION, F
 
 
 def require_prepared(model: object, verb: str) -> None:
-    """NotPrepared for a float model."""
+    """NotPrepared for a float model, and for a converted one."""
+    if getattr(model, "is_fixed_point", False):
+        raise trouble(
+            f"{verb} takes a prepared model, and this {type(model).__name__} is converted already",
+            why="it is a compiled program of integers, without FakeQuantize, weights or gradients",
+            hint=f"call {verb} on the model that convert was given",
+            kind=NotPrepared,
+        )
     if not isinstance(model, nn.Module) or not is_prepared(model):
         raise trouble(
             f"{verb} takes a prepared model, and this {type(model).__name__} is a float model",

@@ -107,6 +107,7 @@ def test_a_quantised_model_is_refused(folder: Path) -> None:
 def test_an_interrupt_ends_it_and_leaves_no_file(folder: Path) -> None:
     code = (
         "import os, signal, hbc.ptq.run as run, hbc.cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "run.collect = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "raise SystemExit(hbc.cli.main(['quantize', 'residual.onnx', '-c', 'residual.npz', '-o', 'i.onnx']))"
     )

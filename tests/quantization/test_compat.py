@@ -14,16 +14,20 @@ torch = pytest.importorskip("torch", reason="the quantisation kit needs PyTorch"
 from torch import Tensor, nn  # noqa: E402
 
 import hbc  # noqa: E402
-from hbc.diagnostics import OptionError, QuantizationError, codes  # noqa: E402
+from hbc.diagnostics import HbcError, OptionError, QuantizationError, codes  # noqa: E402
 from hbc.ir.parser import parse_module  # noqa: E402
+from hbc.ir.printer import print_module  # noqa: E402
 from hbc.quantization import (  # noqa: E402
     FakeQuantSpec,
     ModuleNameSetter,
     QConfig,
     calibrate,
     check_model,
+    compile_model,
     convert,
     convert_fx,
+    export,
+    export_to_onnx,
     fuse_fx,
     get_default_qat_qconfig,
     observers,
@@ -256,6 +260,36 @@ def test_pictures(tmp_path: Any) -> None:
     parse_module((tmp_path / "m.hbir").read_text())
     with pytest.raises(OptionError, match=r"no picture that hbc draws(.|\n)*\.html"):
         visualize_model(prepared, batches[0], tmp_path / "m.pdf")
+
+
+def test_converted_models(tmp_path: Path) -> None:
+    """Compiled, checked, estimated and shown as the prepared model was when it was converted."""
+    prepared, batches = ready()
+    fixed = convert(prepared, engine="reference", output_names=["y"])
+    then = fixed.compiled.to_bytes()
+    with torch.no_grad():
+        prepared.get_parameter("head.weight").mul_(2)
+    compiled = compile_model(fixed, batches[0], tmp_path / "m.hbm")
+    assert compiled.to_bytes() == then == (tmp_path / "m.hbm").read_bytes()
+    assert compile_model(prepared, batches[0]).to_bytes() != then
+    levels = compile_model(fixed, batches[0], optimize_level="O0")
+    assert [o.name for o in levels.program.models[0].outputs] == ["y"]
+    assert check_model(fixed, batches[0]).is_whole
+    assert perf_model(fixed, batches[0]) == perf_model(convert(prepared, engine="reference"), batches[0])
+    text = visualize_model(fixed, batches[0], tmp_path / "m.html")
+    parse_module(text)
+    assert print_module(export(fixed, batches[0])) != text  # before the passes
+    wanted = {
+        lambda: compile_model(fixed, batches[0], march="bayes"): ("nash-e", "bayes computes other integers"),
+        lambda: compile_model(fixed, (torch.zeros(3, 3, 8, 8),)): ("it takes 2×3×12×16", "has 3×3×8×8", "convert("),
+        lambda: compile_model(fixed, batches[0], output_names=["z"]): ("give output_names to convert",),
+        lambda: export_to_onnx(fixed, batches[0]): ("FixedPointModel is converted already", "that convert was given"),
+        lambda: calibrate(fixed, batches): ("calibrate takes a prepared model", "converted already"),
+    }
+    for call, words in wanted.items():
+        with pytest.raises(HbcError) as caught:
+            call()
+        assert all(w in str(caught.value) for w in words), str(caught.value)
 
 
 @pytest.mark.parametrize("call", [check_model, perf_model, visualize_model])

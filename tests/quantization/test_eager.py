@@ -23,6 +23,7 @@ from hbc.quantization import (  # noqa: E402
     ModuleNameSetter,
     QuantStub,
     calibrate,
+    check_model,
     compile_model,
     convert,
     debug,
@@ -30,6 +31,7 @@ from hbc.quantization import (  # noqa: E402
     prepare,
     set_fake_quantize,
     set_forward,
+    visualize_model,
 )
 from hbc.quantization.units import units_of  # noqa: E402
 
@@ -165,6 +167,9 @@ def test_the_debug_kit_takes_it() -> None:
     report = debug.compare(model, fixed, (batches[0],))
     assert report.rows
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    text = visualize_model(model, None)
+    assert {line.split()[0] for line in text.splitlines()} >= names
+    assert {r.module for r in check_model(model, (batches[0],)).on_cpu} == {"clamp"}  # of a real result
     check(model, batches[1])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -301,6 +303,47 @@ def test_tracing() -> None:
     assert difference <= step  # ties are rounded otherwise: a quantum of the head's input
     fixed = convert(twin)
     fails(QuantizationError, lambda: torch.jit.trace(fixed, batch), "E0922", "can't be traced", "model.hbm")
+
+
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
+def test_a_norm_that_computes_the_weight_by_a_hook(norm: str) -> None:
+    """torch copies no such weight: said with the module's name; the parametrization of the same name is taken."""
+    batch = torch.randn(IMAGE)
+
+    def net(wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own advice against weight_norm
+            model = nn.Sequential(wrap(nn.Conv2d(3, 4, 1)), nn.ReLU(), nn.Conv2d(4, 4, 1))
+        model(batch)  # in training, where the hook computes the weight
+        return model
+
+    old = net(getattr(nn.utils, norm))
+    for call in (prepare, fuse_fx):
+        words = ("'weight' of '0' (Conv2d)", f"parametrizations.{norm}", f"remove_{norm}")
+        fails(OptionError, functools.partial(call, old, (batch,)), "E0003", *words)
+    getattr(nn.utils, f"remove_{norm}")(old[0])
+    assert prepare(old, batch)(batch).shape == old(batch).shape
+    new = net(getattr(nn.utils.parametrizations, norm))
+    twin = prepare(new, batch)
+    set_fake_quantize(twin, CALIBRATION)
+    twin(batch)
+    compile_model(convert(twin), batch)
+
+
+def test_a_module_that_keeps_a_result() -> None:
+    """A feature kept with its gradients can't be copied, in an attribute or in a list of one."""
+
+    class Keeps(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = [super().forward(x)]
+            return self.kept[0]
+
+    model = nn.Sequential(Keeps(3, 4, 1))
+    batch = torch.randn(IMAGE)
+    model(batch)
+    fails(OptionError, lambda: prepare(model, batch), "E0003", "'kept' of '0' (Keeps)", "detach()")
+    model[0].kept = None
+    prepare(model.eval(), batch)
 
 
 def test_a_name_that_the_package_lacks() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -91,7 +90,7 @@ def as_prepared(model: nn.Module, args: tuple[Any, ...], like: nn.Module | None 
         return prepared_graph(model, "debug")
     own_forward = like is not None and is_prepared(like) and not isinstance(like, fx.GraphModule)
     options: dict[str, Any] = {"method": "eager"} if own_forward else {}
-    made = prepare(copy.deepcopy(model), args, **options)
+    made = prepare(model, args, **options)
     for fq in fake_quantizes(made):
         fq.observing = fq.quantizing = False
     return prepared_graph(made, "debug").eval()
