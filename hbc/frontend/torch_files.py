@@ -14,6 +14,8 @@ import logging
 import pickletools
 import re
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,15 +178,36 @@ def _tail(name: str) -> str:
 
 def _open_script(torch: Any, file: ModelFile) -> ScriptFile:
     units = torch._C.CompilationUnit()  # noqa: SLF001 - torch.jit.load makes one, too, but hands it to nobody
+    read = torch._C.import_ir_module_from_buffer  # noqa: SLF001
     try:
         with quiet():
-            read = torch._C.import_ir_module_from_buffer  # noqa: SLF001
-            found = read(units, file.data, torch.device("cpu"), {}, False)  # noqa: FBT003
+            try:
+                with _exact_kernels(torch):
+                    found = read(units, file.data, torch.device("cpu"), {}, False)  # noqa: FBT003
+            except RuntimeError:  # what QNNPACK lacks: weights of float16
+                units = torch._C.CompilationUnit()  # noqa: SLF001
+                found = read(units, file.data, torch.device("cpu"), {}, False)  # noqa: FBT003
             module = torch.jit._recursive.wrap_cpp_module(found)  # noqa: SLF001
             module.eval()
     except Exception as error:  # PyTorch raises RuntimeError, its subclasses, and others by version
         raise _unreadable(file, error) from error
     return ScriptFile(module, units, _fields(zipfile.ZipFile(io.BytesIO(file.data))))
+
+
+@contextmanager
+def _exact_kernels(torch: Any) -> Iterator[None]:
+    """Weights that are unpacked meanwhile are packed for QNNPACK, where PyTorch has it.
+
+    Its products are exact on every CPU; those of the default engine saturate at 16 bits on CPUs without VNNI.
+    """
+    quantized = torch.backends.quantized
+    before = quantized.engine
+    if "qnnpack" in quantized.supported_engines:
+        quantized.engine = "qnnpack"
+    try:
+        yield
+    finally:
+        quantized.engine = before
 
 
 _NAMED_TUPLE = re.compile(r"^class (\w+)\(NamedTuple\):\n((?:[ \t]+\w+ ?: ?.*\n?)+)", re.MULTILINE)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ import pytest
 from hbc.diagnostics import FrontendError, OptionError
 from hbc.example import parse_example
 from hbc.frontend import load
+from hbc.frontend.files import ModelFile
+from hbc.frontend.torch_files import open_file
 from tests.torch_scripts import Nested, TwoInputs
 from tests.torch_sketch import Net, export, saved, script, stored, torch, trace
 
@@ -270,3 +273,43 @@ def test_reading_a_file_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
     assert (torch.is_grad_enabled(), torch.get_num_threads()) == (grad, threads)
     assert torch.equal(torch.get_rng_state(), state)
     assert np.isfinite(Net(lambda x: x)(X).numpy()).all()
+
+
+# ---- packed weights
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 2, 2), (1, 64, 2, 2, 2)])
+def test_products_of_converted_models_do_not_saturate(shape: tuple[int, ...]) -> None:
+    """The opened module sums 255 · 127 and −255 · 127 exactly on every CPU, and PyTorch's engine stays as it was."""
+    quantised = pytest.importorskip("torch.ao.nn.quantized", reason="this PyTorch converts no models any more")
+    weight = torch.full((1, *shape[1:2], *[1] * (len(shape) - 2)), 127.0)
+    weight[:, -2:] = -127.0  # the sum of the others is 60 pairs'
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        conv = (quantised.Conv2d if len(shape) == 4 else quantised.Conv3d)(64, 1, 1)
+        conv.set_weight_bias(torch.quantize_per_tensor(weight, 1.0, 0, torch.qint8), None)
+        conv.scale = 255.0 * 127
+        traced = trace(
+            Net(lambda x, m: m(torch.quantize_per_tensor(x, 1.0, 0, torch.quint8)).dequantize(), conv),
+            torch.zeros(shape),
+        )
+    before = torch.backends.quantized.engine
+    opened = open_file(torch, ModelFile("conv.pt", saved(traced), None))
+    assert torch.backends.quantized.engine == before
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = opened.module(torch.full(shape, 255.0))
+    assert torch.equal(got / (255 * 127), torch.full((1, 1, *shape[2:]), 60.0))
+
+
+def test_what_qnnpack_cannot_pack_is_opened_by_the_default_engine() -> None:
+    """Dynamic linear layers of float16 weights: another model that PyTorch has converted."""
+    pytest.importorskip("torch.ao.quantization", reason="this PyTorch converts no models any more")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 2)), {nn.Linear}, torch.float16)
+        data = saved(trace(net, torch.ones(1, 4)))
+    before = torch.backends.quantized.engine
+    opened = open_file(torch, ModelFile("half.pt", data, None))
+    assert torch.backends.quantized.engine == before
+    assert torch.equal(opened.module(torch.ones(1, 4)), net(torch.ones(1, 4)))
